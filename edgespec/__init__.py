@@ -1,0 +1,25 @@
+"""Assisted (speculative) decoding on ONNX Runtime: the model's own text, sooner.
+
+>>> from edgespec import EdgeGenerator
+>>> result = EdgeGenerator("model.onnx").generate("text", lookup=True)  # doctest: +SKIP
+"""
+
+from edgespec.candidates.base import CandidateGenerator, Candidates
+from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
+from edgespec.errors import EdgespecError
+from edgespec.generator import Chunk, EdgeGenerator, Result, Stream
+from edgespec.options import Options
+from edgespec.stats import Stats
+
+__all__ = [
+    "CandidateGenerator",
+    "Candidates",
+    "Chunk",
+    "EdgeGenerator",
+    "EdgespecError",
+    "Options",
+    "PromptLookupCandidateGenerator",
+    "Result",
+    "Stats",
+    "Stream",
+]

@@ -1,0 +1,199 @@
+"""How many candidates to ask for next."""
+
+from collections import deque
+from statistics import median
+from typing import Protocol
+
+from edgespec.candidates.base import Candidates
+
+MOST_CANDIDATES = 32
+"""Rows of one verification at most: in fp32 a longer one brings little more a second."""
+_FIRST = 5
+"""Candidates of the first rounds, before anything is measured."""
+
+
+class Budget(Protocol):
+    """Decides how many candidates a round verifies."""
+
+    def limit(self) -> int:
+        """The most candidates to ask a generator for."""
+
+    def choose(self, candidates: Candidates) -> int:
+        """How many of the proposed candidates to verify, 0 for a plain step."""
+
+    def learn(
+        self,
+        candidates: Candidates,
+        chosen: int,
+        num_accepted: int,
+        draft_s: float,
+        verify_s: float,
+    ) -> None:
+        """Take in a round: what was verified, what stood, and the seconds that it took."""
+
+
+class ConstantBudget:
+    """The same number each round, as transformers' schedule ``constant``."""
+
+    def __init__(self, num_candidates: int) -> None:
+        """Verify at most ``num_candidates`` in a round."""
+        self.num_candidates = num_candidates
+
+    def limit(self) -> int:
+        """The number given."""
+        return self.num_candidates
+
+    def choose(self, candidates: Candidates) -> int:
+        """All of them."""
+        return len(candidates.tokens)
+
+    def learn(
+        self,
+        candidates: Candidates,
+        chosen: int,
+        num_accepted: int,
+        draft_s: float,
+        verify_s: float,
+    ) -> None:
+        """Nothing to learn."""
+
+
+class StepCosts:
+    """Seconds of a forward by its number of rows, learned from the forwards themselves.
+
+    Kept by the generator from one call to the next: the machine stays the same.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._seen: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Take in one forward. The median of the last few forgives a disturbed one."""
+        seen = self._seen.setdefault(rows, deque(maxlen=7))
+        seen.append(seconds)
+        self._medians[rows] = median(seen)
+
+    def seconds(self, rows: int) -> float | None:
+        """What a forward of ``rows`` takes: measured, or on a line between what was measured."""
+        known = sorted(self._medians.items())
+        if not known:
+            return None
+        if len(known) == 1:
+            # One point only: a row more is taken to cost a tenth, so that something is tried.
+            (at, took) = known[0]
+            return took * (1 + 0.1 * (rows - 1)) / (1 + 0.1 * (at - 1))
+        if rows in self._medians:
+            return self._medians[rows]
+        above = next((i for i, (at, _) in enumerate(known) if at > rows), len(known) - 1)
+        (x0, y0), (x1, y1) = known[max(above, 1) - 1], known[max(above, 1)]
+        slope = max(0.0, (y1 - y0) / (x1 - x0))
+        return max(y0 + slope * (rows - x0), known[0][1])
+
+
+class AutoBudget:
+    """As many candidates as bring the most tokens a second on this machine and this text.
+
+    Two things are learned from every round: what a forward of k rows costs (:class:`StepCosts`),
+    and how often a candidate stands that continues a match of a given length, the i-th candidate
+    of a match of m tokens counting as the first of one of m + i - 1. The number that maximises
+
+        expected tokens / expected seconds,   1 + sum over i of (a_1 ... a_i)  /  t(k + 1) + k d
+
+    is verified, where d is the generator's own time a candidate. It may be 0: then only every
+    2nd, 4th, ... such proposal is tried, to see whether the text has changed.
+    """
+
+    _BOUNDS = (1, 2, 3, 5, 9, 17, 33)
+    _PRIOR = (0.5, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    _PRIOR_WEIGHT = 4.0
+    _MEMORY = 0.98
+    _LONGEST_WAIT = 64
+
+    def __init__(self, costs: StepCosts) -> None:
+        """Start with what is usual for text that repeats itself, and the machine's known costs."""
+        self._costs = costs
+        self._accepted = [p * self._PRIOR_WEIGHT for p in self._PRIOR]
+        self._judged = [self._PRIOR_WEIGHT] * len(self._PRIOR)
+        self._read_prompt = False
+        self._drafts_s: deque[float] = deque(maxlen=7)  # of one candidate
+        self._wait = 1
+        self._skipped = 0
+        self._due = False
+
+    def limit(self) -> int:
+        """All that may pay; fewer where the generator itself takes time."""
+        step_s = self._costs.seconds(1)
+        if step_s is None or not self._drafts_s:
+            return _FIRST
+        draft_s = median(self._drafts_s)
+        if draft_s < 0.02 * step_s:
+            return MOST_CANDIDATES
+        best = self._best(MOST_CANDIDATES, None, draft_s)
+        self._due = not best and self._is_probe_due()
+        return best or int(self._due)
+
+    def choose(self, candidates: Candidates) -> int:
+        """The best number of these candidates to verify; what finding them took is spent."""
+        proposed = len(candidates.tokens)
+        if not proposed:
+            return 0
+        best = self._best(proposed, candidates.match_length, 0.0)
+        if not best and (self._due or self._is_probe_due()):
+            best = 1
+        self._due = False
+        return best
+
+    def learn(
+        self,
+        candidates: Candidates,
+        chosen: int,
+        num_accepted: int,
+        draft_s: float,
+        verify_s: float,
+    ) -> None:
+        """Take in a round."""
+        self._costs.add(chosen + 1, verify_s)
+        if len(candidates.tokens):
+            if self._read_prompt:
+                self._drafts_s.append(draft_s / len(candidates.tokens))
+            self._read_prompt = True  # the first time it reads the prompt too: no measure
+        if not chosen:
+            return
+        self._wait = 1 if num_accepted else min(2 * self._wait, self._LONGEST_WAIT)
+        for i in range(min(num_accepted + 1, chosen)):
+            bucket = self._bucket(candidates.match_length, i)
+            self._judged[bucket] = self._judged[bucket] * self._MEMORY + 1
+            self._accepted[bucket] = self._accepted[bucket] * self._MEMORY + (i < num_accepted)
+
+    def _is_probe_due(self) -> bool:
+        """Whether one candidate is to be tried though none seems to pay."""
+        self._skipped += 1
+        if self._skipped < self._wait:
+            return False
+        self._skipped = 0
+        return True
+
+    def _best(self, proposed: int, match_length: int | None, draft_s: float) -> int:
+        """How many candidates bring the most tokens a second, each taking ``draft_s`` to find."""
+        step_s = self._costs.seconds(1)
+        if step_s is None:
+            return min(proposed, _FIRST)
+        best, best_rate = 0, 1 / step_s
+        expected, chance = 1.0, 1.0
+        for k in range(1, min(proposed, MOST_CANDIDATES) + 1):
+            bucket = self._bucket(match_length, k - 1)
+            chance *= self._accepted[bucket] / self._judged[bucket]
+            expected += chance
+            rate = expected / ((self._costs.seconds(k + 1) or step_s) + k * draft_s)
+            if rate > best_rate:
+                best, best_rate = k, rate
+        return best
+
+    def _bucket(self, match_length: int | None, position: int) -> int:
+        """Where candidates like this one are counted; 0 is for those without a match."""
+        if match_length is None:
+            return 0
+        reached = match_length + position
+        return sum(reached >= bound for bound in self._BOUNDS)

@@ -1,0 +1,69 @@
+"""Past and present apart: each run returns the past with its new rows behind it."""
+
+import numpy as np
+import onnxruntime as ort
+
+from edgespec.cache.base import CacheShape, check_rewind
+
+
+class GrowingCache:
+    """The cache of a graph that concatenates, as most exporters write it.
+
+    Every run copies the past, and a rewind must crop it: that waits until the next run needs it,
+    and is left out when nothing was refused.
+    """
+
+    def __init__(self, shape: CacheShape, device: str = "cpu") -> None:
+        """Hold nothing yet: the first past has length 0, never a dummy row."""
+        self.shape = shape
+        self.generation = 0
+        self._device = device
+        self._length = 0
+        nothing = np.zeros((1, shape.num_heads, 0, shape.head_size), shape.dtype)
+        self._values = [self._held(nothing) for _ in shape.pairs]
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return self._length
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the tensors held."""
+        return self._rows_held() * self.shape.bytes_per_position
+
+    def reserve(self, length: int) -> None:
+        """Nothing to do: each run makes its own room."""
+
+    def bind(self, binding: ort.IOBinding) -> None:
+        """Bind the past, cropped if it was rewound, and leave the present to ONNX Runtime."""
+        if self._rows_held() != self._length:
+            self._crop()
+        for (past, present), value in zip(self.shape.pairs, self._values, strict=True):
+            binding.bind_ortvalue_input(past, value)
+            binding.bind_output(present, self._device)
+
+    def advance(self, binding: ort.IOBinding, count: int) -> None:
+        """Take the present of the run as the next past."""
+        self._values = binding.get_outputs()[: len(self.shape.pairs)]
+        self._length += count
+        self.generation += 1
+
+    def rewind(self, length: int) -> None:
+        """Keep the first ``length`` positions; the crop waits for the next run."""
+        check_rewind(length, self._length)
+        self._length = length
+        self.generation += 1
+
+    def _rows_held(self) -> int:
+        return int(self._values[0].shape()[2])
+
+    def _crop(self) -> None:
+        # A slice along S is not contiguous: binding its pointer would read wrong rows in silence.
+        self._values = [
+            self._held(np.ascontiguousarray(value.numpy()[:, :, : self._length]))
+            for value in self._values
+        ]
+
+    def _held(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ort.OrtValue:
+        return ort.OrtValue.ortvalue_from_numpy(rows, self._device, 0)

@@ -1,0 +1,78 @@
+"""Past and present in one buffer: each run writes its new rows where they stay."""
+
+import numpy as np
+import onnxruntime as ort
+
+from edgespec.cache.base import CacheShape, check_rewind
+
+STEP = 256
+"""Buffers grow by multiples of this many positions, so that small texts take little memory."""
+
+
+class InPlaceCache:
+    """The cache of a graph with GroupQueryAttention; a rewind moves a counter.
+
+    The graph reads as many positions as the attention mask is long and writes the new ones behind
+    them. What lies beyond is never read, so forgetting costs nothing, whatever the length.
+    """
+
+    def __init__(self, shape: CacheShape, device: str = "cpu", max_length: int | None = None):
+        """Hold nothing yet.
+
+        Args:
+            shape: The tensors to hold.
+            device: ``"cpu"``, or ``"cuda"`` for buffers that stay on the device.
+            max_length: The most positions that will ever be asked for; None leaves it open.
+        """
+        self.shape = shape
+        self.generation = 0
+        self._device = device
+        self._max_length = max_length
+        self._length = 0
+        self._capacity = 0
+        self._values: list[ort.OrtValue] = []
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return self._length
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the buffers, whether filled or not."""
+        return self._capacity * self.shape.bytes_per_position
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` positions; what is held is copied when the buffers grow."""
+        if length <= self._capacity:
+            return
+        capacity = max(length, self._capacity * 3 // 2)
+        capacity = -(-capacity // STEP) * STEP
+        if self._max_length is not None:
+            capacity = min(capacity, max(self._max_length, length))
+        axes = [1, self.shape.num_heads, capacity, self.shape.head_size]
+        grown = []
+        for i in range(len(self.shape.pairs)):
+            # Zeros come from the system page by page as they are touched; an OrtValue on the CPU
+            # shares the array's memory and keeps it alive (onnxruntime 1.32, tried).
+            rows = np.zeros(axes, self.shape.dtype)
+            if self._length:
+                rows[:, :, : self._length] = self._values[i].numpy()[:, :, : self._length]
+            grown.append(ort.OrtValue.ortvalue_from_numpy(rows, self._device, 0))
+        self._values, self._capacity = grown, capacity
+        self.generation += 1
+
+    def bind(self, binding: ort.IOBinding) -> None:
+        """Bind each buffer as past and as present."""
+        for (past, present), value in zip(self.shape.pairs, self._values, strict=True):
+            binding.bind_ortvalue_input(past, value)
+            binding.bind_ortvalue_output(present, value)
+
+    def advance(self, binding: ort.IOBinding, count: int) -> None:
+        """Count the rows that the run has written."""
+        self._length += count
+
+    def rewind(self, length: int) -> None:
+        """Keep the first ``length`` positions: no copy, the rows beyond are overwritten later."""
+        check_rewind(length, self._length)
+        self._length = length

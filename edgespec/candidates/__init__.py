@@ -1,0 +1,1 @@
+"""Where candidate tokens come from, one file a generator."""

@@ -1,0 +1,189 @@
+"""``edgespec generate``: continue a text and show it as it comes."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgespec.generator import Chunk, EdgeGenerator, Stream
+from edgespec.model_folder import embedded_model
+from edgespec.stats import Stats
+
+
+class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    name = "N|auto"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return value if value == "auto" else click.INT.convert(value, param, ctx)
+
+
+@click.command("generate")
+@click.argument("arguments", nargs=-1, metavar="[MODEL] PROMPT")
+@click.option(
+    "--file", "file", type=click.Path(path_type=Path), help="Read the prompt from a file."
+)
+@click.option("--chat", is_flag=True, help="The prompt is a message: lay it out for a chat.")
+@click.option("--lookup/--no-lookup", default=None, help="Propose candidates from the text itself.")
+@click.option(
+    "--draft",
+    is_flag=False,
+    flag_value=True,
+    metavar="[FOLDER]",
+    help="Let a draft model propose; without FOLDER the one that comes with MODEL.",
+)
+@click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
+@click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--sample", is_flag=True, help="Draw tokens by chance instead of the likeliest.")
+@click.option("--temperature", type=float, help="Of the sampling.")
+@click.option("--top-k", type=int, help="Sample from the k likeliest tokens.")
+@click.option("--top-p", type=float, help="Sample from the likeliest that reach this share.")
+@click.option("--seed", type=int, help="Repeats a sampled text.")
+@click.option(
+    "--num-assistant-tokens",
+    type=_CountOrAuto(),
+    help="Candidates a round at most; auto (the default) is what pays here.",
+)
+@click.option("--show-accepted", is_flag=True, help="Show accepted candidates in green.")
+@click.option("--stats", "show_stats", is_flag=True, help="Say on stderr what it took.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
+@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
+@click.option("--threads", type=int, help="Threads to compute with.")
+def command(
+    arguments: tuple[str, ...],
+    file: Path | None,
+    chat: bool,
+    max_time: float | None,
+    sample: bool,
+    show_accepted: bool,
+    show_stats: bool,
+    as_json: bool,
+    provider: str,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    """Continue PROMPT with MODEL and show the text as it comes.
+
+    MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
+    edgespec, which writes Python. PROMPT is a text, or - to read it from standard input.
+
+    \b
+    edgespec generate "def read_csv(path):"
+    edgespec generate smollm2 --chat --lookup --stats --file question.txt
+    """  # noqa: D301 - \\b is click's own sign for lines that stay apart
+    model, prompt = _model_and_prompt(arguments, file)
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    given |= {"max_time_s": max_time} if max_time is not None else {}
+    given |= {"do_sample": True} if sample else {}
+    generator = EdgeGenerator(model, provider=provider, threads=threads)
+    if chat:
+        prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
+    stream = generator.stream(prompt, **given)
+    with _cancelled_by_ctrl_c(stream):
+        chunks = _shown(stream, quiet=as_json, in_colour=show_accepted)
+    if as_json:
+        click.echo(json.dumps(_as_json(model, chunks, stream.stats)))
+    if show_stats:
+        click.echo(_in_words(stream.stats, chunks), err=True)
+
+
+def _message(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def _model_and_prompt(arguments: tuple[str, ...], file: Path | None) -> tuple[str | None, str]:
+    """What the arguments mean; the embedded model where none is named."""
+    most = 1 if file is not None else 2
+    if len(arguments) > most or (file is None and not arguments):
+        raise click.UsageError(
+            f"expected [MODEL]{'' if file else ' PROMPT'}, got {len(arguments)} arguments; "
+            "quote a prompt of several words"
+        )
+    if file is not None:
+        try:
+            return (arguments[0] if arguments else None), file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"{file} cannot be read as text: {error}") from None
+    *model, prompt = arguments
+    if not model and prompt != "-" and (Path(prompt) / "model.onnx").is_file():
+        raise click.UsageError(f"{prompt} is a model folder and no prompt follows it")
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return (model[0] if model else None), prompt
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(stream: Stream) -> Iterator[None]:
+    """The first Ctrl-C ends the text with the token in work, the second the program."""
+
+    def cancel(signum: int, frame: object) -> None:
+        stream.cancel()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _shown(stream: Stream, *, quiet: bool, in_colour: bool) -> list[Chunk]:
+    """Print the chunks as they come, and keep them."""
+    chunks = []
+    for chunk in stream:
+        chunks.append(chunk)
+        if quiet:
+            continue
+        accepted = "".join(chunk.pieces[: chunk.num_accepted])
+        own = "".join(chunk.pieces[chunk.num_accepted :])
+        if in_colour and accepted:
+            accepted = click.style(accepted, fg="green")
+        click.echo(accepted + own, nl=False, color=True if in_colour else None)
+        sys.stdout.flush()
+    if not quiet:
+        click.echo()
+    return chunks
+
+
+def _as_json(model: str | None, chunks: list[Chunk], stats: Stats) -> dict[str, Any]:
+    return {
+        "model": model or str(embedded_model()),
+        "text": "".join(chunk.text for chunk in chunks),
+        "tokens": [int(token) for chunk in chunks for token in chunk.tokens],
+        "finish_reason": chunks[-1].finish_reason,
+        "stats": stats.as_dict(),
+    }
+
+
+def _in_words(stats: Stats, chunks: list[Chunk]) -> str:
+    """The statistics of a call as a few lines."""
+    lines = [
+        f"{stats.prompt_tokens} tokens read in {stats.prefill_s:.2f} s, "
+        f"{stats.emitted} written in {stats.decode_s:.2f} s"
+        + (f" ({stats.tokens_per_s:.1f} tokens/s)" if stats.tokens_per_s else "")
+        + f", end: {chunks[-1].finish_reason}"
+    ]
+    if stats.acceptance_rate is not None:
+        lines.append(
+            f"{stats.rounds} rounds of {stats.tokens_per_round:.2f} tokens; "
+            f"{stats.accepted} of {stats.evaluated} candidates accepted "
+            f"({stats.acceptance_rate:.0%})"
+        )
+        sources = (f"{n} {a} of {e}" for n, (e, a) in stats.by_source.items())
+        lines.append("by source: " + ", ".join(sources))
+    if stats.speed_up is not None and stats.plain_step_s is not None:
+        lines.append(
+            f"{stats.speed_up:.2f} times the speed of one-token steps, "
+            f"which took {stats.plain_step_s * 1000:.1f} ms here"
+        )
+    seconds = ("prefill", "draft", "verify", "rewind")
+    lines.append(
+        "seconds: " + ", ".join(f"{name} {getattr(stats, name + '_s'):.3f}" for name in seconds)
+    )
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""``edgespec info``: what a model folder is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from edgespec.generator import EdgeGenerator
+
+
+@click.command("info")
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
+@click.option("--threads", type=int, help="Threads to compute with.")
+def command(model: str | None, as_json: bool, provider: str, threads: int | None) -> None:
+    """Load MODEL (the embedded one if left out) and say what it is."""
+    facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), _in_words(value))
+    Console().print(table)
+
+
+def describe(generator: EdgeGenerator) -> dict[str, Any]:
+    """The facts, named as in ``edgespec.json`` where they stand there."""
+    folder, session = generator.folder, generator.session
+    manifest, shape = folder.manifest, generator.model.cache.shape
+    files = sorted(p for p in folder.folder.iterdir() if p.name.startswith(folder.graph.name))
+    return {
+        "graph": str(folder.graph),
+        "made_by": folder.made_by,
+        "source": manifest.source,
+        "architecture": manifest.architecture,
+        "precision": manifest.precision,
+        "size_bytes": {p.name: p.stat().st_size for p in files},
+        "provider": session.provider,
+        "threads": session.threads,
+        "vocabulary": generator.model.vocab_size,
+        "tokenizer": None if generator.tokenizer is None else generator.tokenizer.size,
+        "longest_text": generator.max_length,
+        "layers": len(shape.pairs) // 2,
+        "kv_heads": shape.num_heads,
+        "head_size": shape.head_size,
+        "cache_layout": manifest.cache_layout,
+        "cache_dtype": str(shape.dtype),
+        "cache_bytes_per_token": shape.bytes_per_position,
+        "eos_token_ids": list(manifest.eos_token_ids),
+        "verifies_candidates": generator.model.max_rows is None,
+        "versions": dict(manifest.versions),
+        "parity": dict(manifest.parity),
+    }
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{k} {_size(k, v)}" for k, v in value.items()) or "not recorded"
+    return "unknown" if value is None else str(value)
+
+
+def _size(name: str, value: object) -> str:
+    """File sizes in MB."""
+    is_file = isinstance(value, int) and Path(name).suffix in (".onnx", ".data")
+    return f"{value / 1e6:,.1f} MB" if is_file and isinstance(value, int) else str(value)

@@ -1,0 +1,182 @@
+"""The loop: propose, verify, accept, rewind."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from edgespec.arrays import Logits, TokenIds
+from edgespec.budget import Budget
+from edgespec.candidates.base import NO_CANDIDATES, CandidateGenerator, Candidates, begin, checked
+from edgespec.stopping import FinishReason, Stopping
+from edgespec.verify import Pick, verify_match
+
+
+class TargetModel(Protocol):
+    """What the loop asks of a model: scores for new tokens, and to forget some."""
+
+    @property
+    def length(self) -> int:
+        """Positions held in the cache."""
+
+    def prefill(self, tokens: TokenIds) -> None:
+        """Append ``tokens`` [N] to the cache."""
+
+    def forward(self, tokens: TokenIds) -> Logits:
+        """Append ``tokens`` [N] to the cache and return their logits [N, V]."""
+
+    def rewind(self, length: int) -> None:
+        """Keep the first ``length`` cached positions and forget the rest."""
+
+    def hand_to(self, reader: object) -> bool:
+        """Note who reads now; True if the cache still holds what ``reader`` read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one pass through the loop did.
+
+    Attributes:
+        tokens: [N] emitted, the accepted candidates first.
+        num_accepted: How many of ``tokens`` were candidates.
+        num_proposed: Candidates that the generator returned.
+        num_verified: Candidates that the target read: what the budget left of them.
+        source: Name of the generator that proposed, None where nothing was proposed.
+        draft_s: Seconds in which candidates were found.
+        verify_s: Seconds in the target's forward and the judging of its rows.
+        rewind_s: Seconds in which refused candidates were forgotten.
+        finish_reason: Why the text ends here, or None.
+    """
+
+    tokens: TokenIds
+    num_accepted: int
+    num_proposed: int
+    num_verified: int
+    source: str | None
+    draft_s: float
+    verify_s: float
+    rewind_s: float
+    finish_reason: FinishReason | None
+
+
+class Decoding:
+    """One text being written: iterate over it for its rounds."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        generator: CandidateGenerator | None,
+        prompt: TokenIds,
+        *,
+        pick: Pick,
+        budget: Budget,
+        stopping: Stopping,
+        vocab_size: int,
+    ) -> None:
+        """Set out to continue ``prompt`` [T].
+
+        Args:
+            target: Whose text it is.
+            generator: Who proposes candidates; None for plain decoding.
+            prompt: At least one token.
+            pick: How the target chooses a token.
+            budget: How many candidates a round may take.
+            stopping: Where the text ends; ``stopping.max_length`` bounds the tokens in all.
+            vocab_size: Ids that may be proposed are below it.
+        """
+        self.target, self.generator, self.pick = target, generator, pick
+        self.budget, self.stopping, self.vocab_size = budget, stopping, vocab_size
+        self.prefill_s = 0.0
+        # Room for all the tokens there can ever be, and for the candidates of one round.
+        self._tokens = np.empty(stopping.max_length + 1, np.int64)
+        self._tokens[: len(prompt)] = prompt
+        self._count = len(prompt)
+
+    @property
+    def tokens(self) -> TokenIds:
+        """[T] prompt and output so far; a view that cannot be written to."""
+        view = self._tokens[: self._count]
+        view.flags.writeable = False
+        return view
+
+    def __iter__(self) -> Iterator[Round]:
+        """Yield a round at a time until the text ends."""
+        if self.generator is not None:
+            begin(self.generator, self.tokens)
+        while True:
+            done = self._round()
+            yield done
+            if done.finish_reason is not None:
+                return
+
+    def _round(self) -> Round:
+        """After it the cache holds every token but the last, whatever was refused."""
+        self._catch_up()
+        began = time.perf_counter()
+        candidates, chosen = self._propose()
+        drafted = time.perf_counter()
+        before, known = self._count, self._count + len(chosen)
+        self._tokens[before:known] = chosen
+        logits = self.target.forward(self._tokens[before - 1 : known])  # [K+1, V]
+        verdict = verify_match(self._tokens[:known], chosen, logits, self.pick)
+        verified = time.perf_counter()
+        reason = self._accept(verdict.tokens)
+        emitted = self._tokens[before : self._count].copy()
+        self.target.rewind(self._count - 1)  # the last token is not cached yet
+        rewound = time.perf_counter()
+        num_accepted = min(verdict.num_accepted, len(emitted))
+        self.budget.learn(
+            candidates, len(chosen), verdict.num_accepted, drafted - began, verified - drafted
+        )
+        if self.generator is not None and len(chosen):
+            self.generator.update_candidate_strategy(self.tokens, num_accepted)
+        return Round(
+            emitted,
+            num_accepted,
+            len(candidates.tokens),
+            len(chosen),
+            type(self.generator).__name__ if len(candidates.tokens) else None,
+            drafted - began,
+            verified - drafted,
+            rewound - verified,
+            reason,
+        )
+
+    def _catch_up(self) -> None:
+        """Read what the cache lacks: the prompt, or all if someone else used the model since."""
+        if self.target.hand_to(self):
+            return
+        began = time.perf_counter()
+        self.target.rewind(0)
+        self.target.prefill(self._tokens[: self._count - 1])
+        self.prefill_s += time.perf_counter() - began
+
+    def _propose(self) -> tuple[Candidates, TokenIds]:
+        """What the generator proposes, and what of it is worth verifying."""
+        # The last token of the text needs no candidate: it comes with the last verification.
+        room = self.stopping.max_length - self._count - 1
+        limit = min(room, self.budget.limit())
+        if self.generator is None or limit < 1:
+            return NO_CANDIDATES, NO_CANDIDATES.tokens
+        candidates = self.generator.get_candidates(self.tokens, limit)
+        proposed = checked(self.generator, candidates, limit, self.vocab_size)
+        return candidates, self._up_to_the_end(proposed[: self.budget.choose(candidates)])
+
+    def _up_to_the_end(self, tokens: TokenIds) -> TokenIds:
+        """Nothing can follow an end token."""
+        for i, token in enumerate(tokens.tolist()):
+            if token in self.stopping.eos_token_ids:
+                return tokens[: i + 1]
+        return tokens
+
+    def _accept(self, tokens: TokenIds) -> FinishReason | None:
+        """Append what stands, cut where the text ends."""
+        for token in tokens.tolist():
+            self._tokens[self._count] = token
+            self._count += 1
+            reason = self.stopping.judge(self.tokens)
+            if reason is not None:
+                return reason
+        return None

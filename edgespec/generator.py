@@ -1,0 +1,438 @@
+"""EdgeGenerator: text in, text out."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
+
+import numpy as np
+
+from edgespec.arrays import TokenIds
+from edgespec.budget import MOST_CANDIDATES, AutoBudget, Budget, ConstantBudget, StepCosts
+from edgespec.candidates.assisted import AssistedCandidateGenerator
+from edgespec.candidates.base import CandidateGenerator
+from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
+from edgespec.chat_template import ChatTemplate, Message
+from edgespec.decode import Decoding
+from edgespec.errors import GraphMismatchError, TokenizerError
+from edgespec.logits import make_pick
+from edgespec.model import CausalLM
+from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
+from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.session import Session
+from edgespec.stats import Stats
+from edgespec.stopping import FinishReason, Stopping, StopText
+from edgespec.tokenizer import Tokenizer, require_same_token_ids
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Prompt = str | Sequence[int] | TokenIds
+"""A text, or its token ids [T]."""
+
+Batch = list[str] | tuple[str, ...]
+"""Several texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call has written.
+
+    Attributes:
+        text: The new text, without the prompt, end tokens and stop string.
+        tokens: [N] its token ids, the end token included.
+        finish_reason: "eos", "stop", "length", "time" or "cancelled".
+        stats: What happened in each round, and what it brought.
+    """
+
+    text: str
+    tokens: TokenIds
+    finish_reason: FinishReason
+    stats: Stats
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a round adds to the text.
+
+    Attributes:
+        tokens: [N] new token ids.
+        pieces: [N] the text of each; empty where a character or a stop string is not decided yet,
+            and for an end token.
+        num_accepted: How many of them, the first ones, were candidates.
+        finish_reason: Why the text ends with this chunk, or None.
+        stats: Those of the call so far; the same object in every chunk.
+    """
+
+    tokens: TokenIds
+    pieces: tuple[str, ...]
+    num_accepted: int
+    finish_reason: FinishReason | None
+    stats: Stats
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(self.pieces)
+
+
+class EdgeGenerator:
+    """A language model on ONNX Runtime that writes its own text, sooner.
+
+    >>> generator = EdgeGenerator()  # the embedded model
+    >>> print(generator.generate("def main():", lookup=True, max_new_tokens=32))  # doctest: +SKIP
+
+    A generator may be used from several threads and for several streams at a time; they take
+    turns, and each switch costs reading the text again.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        provider: str = "auto",
+        threads: int | None = None,
+        own_threads: bool = False,
+        max_length: int | None = None,
+        draft: "Draft | None" = None,
+        candidate_generator: CandidateGenerator | None = None,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            path: A model folder or its ``.onnx`` file; None is the embedded model.
+            provider: ``"cpu"``, ``"cuda"``, or ``"auto"``: CUDA where this ONNX Runtime has it.
+            threads: Threads to compute with; None counts the CPUs that the process may use. All
+                models of a process share them.
+            own_threads: Keep out of the shared pool, for processes whose other libraries make
+                ONNX Runtime sessions: with a shared pool ONNX Runtime refuses those.
+            max_length: The most tokens of a text, prompt included; None for the model's own.
+            draft: A draft model that proposes candidates in every call that says nothing else: a
+                model folder, an EdgeGenerator, or True for the one in this model's folder.
+            candidate_generator: Proposes candidates in every call that names no other.
+
+        Raises:
+            ModelFolderError: If there is no model at ``path``, or it is broken.
+            GraphMismatchError: If its graph is not a decoder with a cache.
+            RuntimeTooOldError: If the installed ONNX Runtime cannot read it.
+            ProviderError: If CUDA was asked for and cannot be had.
+            TokenizerError: If its tokenizer does not fit.
+        """
+        self._made_with: dict[str, Any] = {
+            "path": path,
+            "provider": provider,
+            "threads": threads,
+            "own_threads": own_threads,
+            "max_length": max_length,
+            "draft": draft,
+            "candidate_generator": candidate_generator,
+        }
+        if max_length is not None and max_length < 2:
+            raise ValueError(f"max_length must be at least 2, got {max_length}")
+        self.folder: ModelFolder = open_model_folder(path)
+        self.session = Session(
+            self.folder.graph, provider=provider, threads=threads, own_threads=own_threads
+        )
+        own = self.folder.manifest.max_length
+        self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
+        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        self.tokenizer = self._tokenizer()
+        self.candidate_generator = candidate_generator
+        self._costs = StepCosts()
+        self._drafts: dict[str, EdgeGenerator] = {}
+        if draft is not None and candidate_generator is not None:
+            raise ValueError(
+                "draft and candidate_generator exclude each other: both propose candidates"
+            )
+        self.draft = None if draft is None or draft is False else self._open_draft(draft)
+
+    def _tokenizer(self) -> Tokenizer | None:
+        """The folder's tokenizer, if it has one: a graph alone takes token ids."""
+        if not self.folder.tokenizer.is_file():
+            return None
+        tokenizer = Tokenizer(self.folder.tokenizer)
+        if tokenizer.size > self.model.vocab_size:
+            raise TokenizerError(
+                f"{self.folder.tokenizer} has {tokenizer.size} token ids, but {self.session.path} "
+                f"scores {self.model.vocab_size}; it belongs to another model: copy the "
+                "tokenizer.json of this one"
+            )
+        return tokenizer
+
+    @property
+    def known_ids(self) -> int:
+        """Token ids below this stand for something; rows of logits may be wider."""
+        return self.model.vocab_size if self.tokenizer is None else self.tokenizer.size
+
+    def _open_draft(self, draft: "Draft") -> "EdgeGenerator":
+        """The draft model that is meant, loaded once.
+
+        Raises:
+            VocabularyMismatchError: If its token ids are not this model's.
+        """
+        if draft is self:
+            raise ValueError(
+                "draft must be another EdgeGenerator than its target: each needs a cache of its own"
+            )
+        if isinstance(draft, EdgeGenerator):
+            opened = draft
+        else:
+            path = str(draft_folder(self.folder) if draft is True else draft)
+            if path not in self._drafts:
+                self._drafts[path] = EdgeGenerator(path, provider=self.session.device)
+            opened = self._drafts[path]
+        require_same_token_ids(opened.tokenizer, self.tokenizer)
+        return opened
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled by what it was made with: the copy loads the model again."""
+        return _make, (self._made_with,)
+
+    @overload
+    def generate(self, prompt: Prompt, **options: "Unpack[GenerateOptions]") -> Result: ...
+
+    @overload
+    def generate(self, prompt: Batch, **options: "Unpack[GenerateOptions]") -> list[Result]: ...
+
+    def generate(
+        self, prompt: Prompt | Batch, **options: "Unpack[GenerateOptions]"
+    ) -> Result | list[Result]:
+        """Continue a prompt.
+
+        Args:
+            prompt: A text, or its token ids [T]. A list of texts is a batch: they are continued
+                one after the other, each as if alone.
+            **options: See :class:`edgespec.options.Options`. What is left out comes from the
+                model's ``generation_config.json``.
+
+        Returns:
+            The result; for a batch a list of them, in order.
+
+        Raises:
+            ValueError: If an option is unknown or cannot be meant, or the prompt is empty or too
+                long.
+        """
+        if _is_batch(prompt):
+            return [self.generate(one, **options) for one in prompt]
+        chunks = list(self.stream(cast(Prompt, prompt), **options))
+        reason = chunks[-1].finish_reason
+        assert reason is not None, "a stream ends with a reason"
+        return Result(
+            "".join(chunk.text for chunk in chunks),
+            np.concatenate([chunk.tokens for chunk in chunks]),
+            reason,
+            chunks[-1].stats,
+        )
+
+    def chat(self, messages: Sequence[Message], **options: "Unpack[GenerateOptions]") -> Result:
+        """Answer a conversation, laid out by the model's own chat template.
+
+        Args:
+            messages: ``{"role": "user", "content": "..."}`` and so on, oldest first.
+            **options: As for :meth:`generate`.
+        """
+        options.setdefault("add_special_tokens", False)  # the template spells them out
+        return self.generate(self.chat_prompt(messages), **options)
+
+    def chat_prompt(self, messages: Sequence[Message], **variables: object) -> str:
+        """The prompt that a conversation makes, for :meth:`stream`."""
+        return ChatTemplate(self.folder.folder).render(messages, **variables)
+
+    def stream(self, prompt: Prompt, **options: "Unpack[GenerateOptions]") -> "Stream":
+        """Continue a prompt, a chunk a round; the arguments are those of :meth:`generate`.
+
+        What is wrong with the arguments is said here, before the first chunk.
+        """
+        chosen = resolve(options, self._defaults())
+        tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
+        return Stream(self, tokens, self._fit(chosen, len(tokens)))
+
+    def _defaults(self) -> dict[str, Any]:
+        """What the model folder says of how to generate."""
+        manifest = self.folder.manifest
+        return {"eos_token_id": manifest.eos_token_ids, **self.folder.generation_config}
+
+    def _encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
+        """The prompt's token ids [T].
+
+        Raises:
+            ValueError: If there are none, or they are not ids of this model.
+            TokenizerError: If the prompt is text and there is no tokenizer.
+        """
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise TokenizerError(
+                    f"{self.folder.tokenizer} does not exist; copy it from the checkpoint, "
+                    "or pass token ids"
+                )
+            tokens = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        else:
+            tokens = np.asarray(prompt)
+            if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+                raise ValueError(
+                    "prompt must be a text or one row of whole numbers, "
+                    f"got an array of {tokens.dtype} with shape {list(tokens.shape)}"
+                )
+            tokens = tokens.astype(np.int64)
+        if not len(tokens):
+            raise ValueError("prompt must hold at least one token, got an empty one")
+        wrong = tokens[(tokens < 0) | (tokens >= self.model.vocab_size)]
+        if wrong.size:
+            raise ValueError(
+                f"prompt holds the token id {wrong[0]}, but the model's ids are below "
+                f"{self.model.vocab_size}"
+            )
+        return tokens
+
+    def _fit(self, options: Options, prompt_length: int) -> Options:
+        """``options`` with ``max_length`` set: the nearest of all limits.
+
+        Raises:
+            ValueError: If the prompt leaves no room.
+        """
+        limits = [n for n in (options.max_length, self.max_length) if n is not None]
+        longest = min(limits, default=None)
+        if longest is not None and prompt_length >= longest:
+            raise ValueError(
+                f"the prompt has {prompt_length} tokens and the longest text {longest}, which "
+                "leaves no room for a new one; shorten the prompt or raise max_length"
+            )
+        new = options.max_new_tokens
+        if new is not None:
+            longest = min(prompt_length + new, longest or prompt_length + new)
+        if longest is None:
+            raise ValueError(
+                "max_new_tokens must be given: nothing in the model's folder says how long a text "
+                "it can hold"
+            )
+        return replace(options, max_length=longest)
+
+    def _generator(self, options: Options) -> CandidateGenerator | None:
+        """Who proposes candidates in a call, None for plain decoding."""
+        generator = options.candidate_generator
+        if options.wants_lookup:
+            generator = PromptLookupCandidateGenerator(
+                options.prompt_lookup_num_tokens or MOST_CANDIDATES,
+                options.max_matching_ngram_size,
+                options.min_matching_ngram_size,
+                options.prompt_lookup_policy,
+            )
+        elif options.draft:
+            generator = self._assisted(self._open_draft(options.draft), options)
+        elif generator is None and options.lookup is None and options.draft is None:
+            generator = self.candidate_generator
+            if generator is None and self.draft is not None:
+                generator = self._assisted(self.draft, options)
+        if generator is not None and self.model.max_rows is not None:
+            raise GraphMismatchError(
+                f"{self.session.path} cannot verify candidates: its input 'input_ids' takes "
+                f"{self.model.max_rows} token at a time; export it again (edgespec export MODEL), "
+                "or leave lookup, draft and candidate_generator out"
+            )
+        return generator
+
+    def _assisted(self, draft: "EdgeGenerator", options: Options) -> CandidateGenerator:
+        """A draft model's candidates for this model."""
+        return AssistedCandidateGenerator(
+            draft.model,
+            vocab_size=min(draft.known_ids, self.known_ids),
+            eos_token_ids=options.eos_token_id,
+            max_length=draft.max_length,
+            assistant_confidence_threshold=options.assistant_confidence_threshold,
+        )
+
+    def _budget(self, options: Options) -> Budget:
+        if options.num_assistant_tokens == "auto":
+            if options.prompt_lookup_num_tokens is not None:
+                return ConstantBudget(options.prompt_lookup_num_tokens)
+            return AutoBudget(self._costs)
+        return ConstantBudget(options.num_assistant_tokens)
+
+
+class Stream:
+    """A text on its way: iterate for its chunks.
+
+    Attributes:
+        stats: What happened so far.
+    """
+
+    def __init__(self, generator: EdgeGenerator, prompt: TokenIds, options: Options) -> None:
+        """Get ready; nothing is computed before the first chunk is asked for."""
+        assert options.max_length is not None
+        tokenizer, self._model = generator.tokenizer, generator.model
+        self.stats = Stats(prompt_tokens=len(prompt))
+        known = generator.known_ids
+        deadline = None if options.max_time_s is None else time.monotonic() + options.max_time_s
+        self._cancelled = threading.Event()
+        self._stopping = Stopping(
+            max_length=options.max_length,
+            eos_token_ids=frozenset(options.eos_token_id),
+            text=StopText(options.stop, None if tokenizer is None else tokenizer.stream(prompt)),
+            deadline=deadline,
+            criteria=options.stopping_criteria,
+            cancelled=self._cancelled,
+        )
+        self._decoding = Decoding(
+            self._model,
+            generator._generator(options),
+            prompt,
+            pick=make_pick(options, prompt_length=len(prompt), vocab_limit=known),
+            budget=generator._budget(options),
+            stopping=self._stopping,
+            vocab_size=known,
+        )
+        self._chunks = self._run()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks, each once."""
+        return self._chunks
+
+    def __next__(self) -> Chunk:
+        """The next chunk."""
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        """End the text with the token in work; may be called from another thread."""
+        self._cancelled.set()
+
+    def _run(self) -> Iterator[Chunk]:
+        rounds = iter(self._decoding)
+        while True:
+            began = time.perf_counter()
+            with self._model.lock:
+                done = next(rounds)
+            self.stats.add(done)
+            reason = done.finish_reason
+            pieces = self._stopping.text.drain()
+            pieces += [""] * (len(done.tokens) - len(pieces))  # an end token has no text
+            if reason is not None:
+                pieces[-1] += self._stopping.text.flush()
+            prefill_s = self._decoding.prefill_s - self.stats.prefill_s
+            self.stats.prefill_s += prefill_s
+            self.stats.decode_s += time.perf_counter() - began - prefill_s
+            yield Chunk(done.tokens, tuple(pieces), done.num_accepted, reason, self.stats)
+            if reason is not None:
+                return
+
+
+def _is_batch(prompt: Prompt | Batch) -> TypeGuard[Batch]:
+    """Whether a prompt is several texts."""
+    return (
+        isinstance(prompt, list | tuple)
+        and len(prompt) > 0
+        and all(isinstance(one, str) for one in prompt)
+    )
+
+
+Draft = EdgeGenerator | str | PathLike[str] | bool
+"""A draft model: loaded, its folder, or True for the one that lies in its target's folder."""
+
+
+def _make(made_with: dict[str, Any]) -> EdgeGenerator:
+    return EdgeGenerator(**made_with)

@@ -1,0 +1,165 @@
+"""What lies in a model folder: ours, and those that other exporters made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import ModelFolderError
+from edgespec.manifest import Manifest, read_json
+
+EMBEDDED = "tiny-code"
+_GRAPHS = ("model.onnx", "decoder_with_past_model.onnx")
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """The files of a model.
+
+    Attributes:
+        graph: The ONNX file.
+        folder: Where the files beside it lie.
+        made_by: Who wrote it: "edgespec", "onnxruntime-genai" or "another exporter".
+        manifest: What is known of the graph; read from ``edgespec.json``, or gathered from the
+            configuration files of the others.
+        generation_config: What ``generation_config.json`` says, empty without one.
+    """
+
+    graph: Path
+    folder: Path
+    made_by: str
+    manifest: Manifest
+    generation_config: Mapping[str, Any]
+
+    @property
+    def tokenizer(self) -> Path:
+        """Where ``tokenizer.json`` should be."""
+        return self.folder / "tokenizer.json"
+
+
+def embedded_model(name: str = EMBEDDED) -> Path:
+    """The folder of a model that comes with the package: ``"tiny-code"`` or its draft."""
+    package = Path(__file__).parent
+    for models in (package / "models", package.parent / "models"):  # installed, checked out
+        if (models / name / "model.onnx").is_file():
+            return models / name
+    raise ModelFolderError(
+        f"the embedded model {name} is not part of this installation; pass a model's folder"
+    )
+
+
+def draft_folder(target: ModelFolder) -> Path:
+    """Where the draft model of ``target`` lies: in its ``draft/``, or beside the embedded model.
+
+    Raises:
+        ModelFolderError: If it has none.
+    """
+    beside = target.folder.with_name(f"{EMBEDDED}-draft")
+    for folder in (target.folder / "draft", beside if target.folder.name == EMBEDDED else None):
+        if folder is not None and folder.is_dir():
+            return folder
+    raise ModelFolderError(
+        f"{target.folder} holds no draft/; pass draft= the folder of a model with its tokenizer"
+    )
+
+
+def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
+    """Find a model and what is said about it.
+
+    Args:
+        path: A folder, or its ``.onnx`` file; ``~`` is understood. None is the embedded model.
+
+    Raises:
+        ModelFolderError: If there is no model, there are several, or a file cannot be read.
+    """
+    given = embedded_model() if path is None else Path(path).expanduser().absolute()
+    graph = _graph(given)
+    folder = graph.parent
+    config = folder / "generation_config.json"
+    generation_config = read_json(config) if config.is_file() else {}
+    manifest = Manifest.read(folder)
+    if manifest is not None:
+        return ModelFolder(graph, folder, "edgespec", manifest, generation_config)
+    genai, made_by = folder / "genai_config.json", "another exporter"
+    if genai.is_file():
+        manifest, made_by = _from_genai(read_json(genai)), "onnxruntime-genai"
+    else:
+        manifest = _from_config(folder, generation_config)
+    return ModelFolder(graph, folder, made_by, manifest, generation_config)
+
+
+def _graph(given: Path) -> Path:
+    """The ONNX file that ``given`` means."""
+    if given.is_file():
+        if given.suffix != ".onnx":
+            raise ModelFolderError(f"{given} is no .onnx file; pass a model's folder or .onnx file")
+        return given
+    if not given.is_dir():
+        raise ModelFolderError(f"{given} does not exist; pass a model's folder or .onnx file")
+    for folder in (given, given / "onnx"):
+        for name in _GRAPHS:
+            if (folder / name).is_file():
+                return folder / name
+    found = sorted(p.name for p in given.glob("*.onnx"))
+    if len(found) == 1:
+        return given / found[0]
+    if found:
+        raise ModelFolderError(
+            f"{given} holds several models ({', '.join(found)}); pass the file that is meant"
+        )
+    hint = ""
+    if any(given.glob("*.safetensors")) or (given / "config.json").is_file():
+        hint = f": it is a checkpoint; export it first: edgespec export {given}"
+    raise ModelFolderError(f"{given} holds no model.onnx{hint}")
+
+
+def _from_genai(said: Mapping[str, Any]) -> Manifest:
+    """What onnxruntime-genai's builder wrote down."""
+    model, decoder = said["model"], said["model"]["decoder"]
+    shared = said.get("search", {}).get("past_present_share_buffer", False)
+    return Manifest(
+        architecture=model.get("type", "unknown"),
+        vocab_size=model["vocab_size"],
+        max_length=model.get("context_length"),
+        cache_layout="in_place" if shared else "growing",
+        num_layers=decoder["num_hidden_layers"],
+        num_kv_heads=decoder["num_key_value_heads"],
+        head_size=decoder["head_size"],
+        precision="unknown",
+        eos_token_ids=_ids(model.get("eos_token_id")),
+        bos_token_id=model.get("bos_token_id"),
+        pad_token_id=model.get("pad_token_id"),
+    )
+
+
+def _from_config(folder: Path, generation_config: Mapping[str, Any]) -> Manifest:
+    """What a checkpoint's own configuration says, for a graph that names its inputs as we do."""
+    path = folder / "config.json"
+    if not path.is_file():
+        path = folder.parent / "config.json"  # as in a folder with the graphs in onnx/
+    said = read_json(path) if path.is_file() else {}
+    eos = generation_config.get("eos_token_id", said.get("eos_token_id"))
+    heads = said.get("num_attention_heads") or said.get("n_head") or 0
+    width = said.get("hidden_size") or said.get("n_embd") or 0
+    return Manifest(
+        architecture=said.get("model_type", "unknown"),
+        vocab_size=said.get("vocab_size", 0),
+        max_length=next((said[n] for n in _CONTEXT_NAMES if isinstance(said.get(n), int)), None),
+        cache_layout="growing",
+        num_layers=said.get("num_hidden_layers") or said.get("n_layer") or 0,
+        num_kv_heads=said.get("num_key_value_heads") or heads,
+        head_size=said.get("head_dim") or (width // heads if heads else 0),
+        precision="unknown",
+        eos_token_ids=_ids(eos),
+        bos_token_id=said.get("bos_token_id"),
+        pad_token_id=said.get("pad_token_id"),
+    )
+
+
+def _ids(said: object) -> tuple[int, ...]:
+    """One id, several or none, as a row."""
+    if said is None:
+        return ()
+    return tuple(int(i) for i in said) if isinstance(said, list) else (int(str(said)),)

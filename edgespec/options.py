@@ -1,0 +1,246 @@
+"""What a call can ask for: names, meanings, defaults and bounds, in one place.
+
+Names and meanings are transformers' own wherever it has them.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+
+from edgespec.candidates.base import CandidateGenerator
+from edgespec.candidates.prompt_lookup import MatchPolicy
+from edgespec.logits import LogitsProcessor
+from edgespec.stopping import StoppingCriterion
+
+if TYPE_CHECKING:
+    from edgespec.generator import Draft
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Keyword arguments of ``generate``, ``stream`` and ``chat``; see :class:`Options`."""
+
+    lookup: bool | None
+    draft: "Draft | None"
+    candidate_generator: CandidateGenerator | None
+    max_new_tokens: int | None
+    max_length: int | None
+    max_time_s: float | None
+    min_new_tokens: int
+    stop: str | Sequence[str]
+    eos_token_id: int | Sequence[int] | None
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    logits_processors: Sequence[LogitsProcessor]
+    stopping_criteria: Sequence[StoppingCriterion]
+    num_assistant_tokens: int | Literal["auto"]
+    assistant_confidence_threshold: float
+    prompt_lookup_num_tokens: int | None
+    max_matching_ngram_size: int
+    min_matching_ngram_size: int
+    prompt_lookup_policy: MatchPolicy
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings of one call.
+
+    Attributes:
+        lookup: True proposes candidates by prompt lookup, False by nothing.
+        draft: A draft model that proposes: an EdgeGenerator, a model folder, True for the one in
+            the target's folder, or False for none.
+        candidate_generator: The caller's own generator.
+        max_new_tokens: The most tokens to add; None for as many as ``max_length`` leaves.
+        max_length: The most tokens in all, prompt included; None for the model's own limit.
+        max_time_s: Seconds after which the text ends with the token in work.
+        min_new_tokens: No end token before so many tokens.
+        stop: Strings that end the text; they are not part of it. They add to the end tokens.
+        eos_token_id: Tokens that end the text; None or an empty list for none.
+        do_sample: Draw tokens by chance instead of taking the likeliest.
+        temperature: Divides the logits; above 0.
+        top_k: Keep the k likeliest tokens; 0 keeps all.
+        top_p: Keep the likeliest tokens that together reach this probability.
+        min_p: Keep tokens of at least this share of the likeliest one's probability.
+        typical_p: Keep the tokens nearest the expected information that reach this probability.
+        repetition_penalty: Divides the score of tokens seen before (multiplies it if negative).
+        presence_penalty: Taken from the score of every token already written.
+        frequency_penalty: Taken as often as the token was already written.
+        no_repeat_ngram_size: No n-gram of this size twice; 0 for no such rule.
+        bad_words_ids: Rows of token ids that must not appear.
+        suppress_tokens: Token ids never written.
+        begin_suppress_tokens: Token ids not written first.
+        logit_bias: Added to the scores of these token ids.
+        seed: Repeats a sampled text, with and without candidates; None draws one.
+        logits_processors: The caller's own, called as ``processor(input_ids [T], scores [V])``.
+        stopping_criteria: The caller's own, called as ``criterion(input_ids [T])`` a token.
+        num_assistant_tokens: Candidates a round verifies at most, or "auto": what pays here.
+        assistant_confidence_threshold: A draft model stops at a token less likely than this.
+        prompt_lookup_num_tokens: As in transformers: lookup with so many candidates a round.
+        max_matching_ngram_size: Longest n-gram that lookup matches.
+        min_matching_ngram_size: Shortest n-gram that lookup matches.
+        prompt_lookup_policy: Which of several matches is continued.
+        add_special_tokens: Let the tokenizer add what starts a text of this model.
+    """
+
+    lookup: bool | None = None
+    draft: "Draft | None" = None
+    candidate_generator: CandidateGenerator | None = None
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    max_time_s: float | None = None
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    eos_token_id: tuple[int, ...] = ()
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    stopping_criteria: tuple[StoppingCriterion, ...] = ()
+    num_assistant_tokens: int | Literal["auto"] = "auto"
+    assistant_confidence_threshold: float = 0.4
+    prompt_lookup_num_tokens: int | None = None
+    max_matching_ngram_size: int = 3
+    min_matching_ngram_size: int = 1
+    prompt_lookup_policy: MatchPolicy = "longest"
+    add_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ValueError: Naming the option, what it may be and what it was.
+        """
+        for name in ("max_new_tokens", "max_length", "prompt_lookup_num_tokens"):
+            _check(name, getattr(self, name), "at least 1", _is_count_or_none)
+        for name in ("top_k", "min_new_tokens", "no_repeat_ngram_size"):
+            _check(name, getattr(self, name), "a whole number, 0 or more", _is_natural)
+        _check("max_time_s", self.max_time_s, "above 0", lambda v: v is None or _above_zero(v))
+        _check("temperature", self.temperature, "above 0 (do_sample=False is greedy)", _above_zero)
+        _check("repetition_penalty", self.repetition_penalty, "above 0", _above_zero)
+        for name in ("top_p", "typical_p"):
+            _check(name, getattr(self, name), "above 0 and at most 1", lambda v: 0 < v <= 1)
+        _check("min_p", self.min_p, "from 0 to 1", lambda v: 0 <= v <= 1)
+        _check(
+            "seed", self.seed, "a whole number, 0 or more", lambda v: v is None or _is_natural(v)
+        )
+        _check(
+            "num_assistant_tokens",
+            self.num_assistant_tokens,
+            "'auto' or a whole number, 0 or more",
+            lambda v: v == "auto" or _is_natural(v),
+        )
+        if self.lookup is False and self.prompt_lookup_num_tokens is not None:
+            raise ValueError("prompt_lookup_num_tokens and lookup=False exclude each other")
+        _check(
+            "assistant_confidence_threshold",
+            self.assistant_confidence_threshold,
+            "from 0 to 1",
+            lambda v: 0 <= v <= 1,
+        )
+        asked = {
+            "lookup": self.wants_lookup,
+            "draft": self.draft not in (None, False),
+            "candidate_generator": self.candidate_generator is not None,
+        }
+        both = [name for name, wanted in asked.items() if wanted]
+        if len(both) > 1:
+            raise ValueError(f"{both[0]} and {both[1]} exclude each other: both propose candidates")
+
+    @property
+    def wants_lookup(self) -> bool:
+        """Whether prompt lookup proposes."""
+        return bool(self.lookup) or self.prompt_lookup_num_tokens is not None
+
+
+NAMES = tuple(f.name for f in dataclasses.fields(Options))
+"""All options by name."""
+
+
+def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
+    """The options of a call: what it says, then the model's own defaults, then ours.
+
+    Args:
+        given: The call's keyword arguments.
+        defaults: What the model folder's ``generation_config.json`` says, in its names.
+
+    Raises:
+        ValueError: If a name is unknown or a value cannot be meant.
+    """
+    for name in given:
+        if name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(NAMES)}"
+            raise ValueError(f"{name!r} is not an option of generate{hint}")
+    said = {n: v for n, v in defaults.items() if n in NAMES and v is not None}
+    # A checkpoint's max_length is transformers' 20 more often than a limit of the model.
+    said.pop("max_length", None)
+    said |= given
+    return Options(**{name: _as_stored(name, value) for name, value in said.items()})
+
+
+def _as_stored(name: str, value: Any) -> Any:
+    """One id or string becomes a row of one; rows become tuples."""
+    if name == "eos_token_id":
+        if value is None:
+            return ()
+        return (int(value),) if isinstance(value, int | np.integer) else tuple(map(int, value))
+    if name == "stop":
+        return (value,) if isinstance(value, str) else tuple(value)
+    if name == "bad_words_ids":
+        return tuple(tuple(map(int, row)) for row in value)
+    if name in ("suppress_tokens", "begin_suppress_tokens"):
+        return tuple(map(int, value))
+    if name in ("logits_processors", "stopping_criteria"):
+        return tuple(value)
+    return value
+
+
+def _check(name: str, value: Any, expected: str, holds: Any) -> None:
+    try:
+        fine = bool(holds(value))
+    except TypeError:
+        fine = False
+    if not fine:
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def _is_natural(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and int(value) >= 0
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or (_is_natural(value) and value >= 1)
+
+
+def _above_zero(value: Any) -> bool:
+    return bool(value > 0)

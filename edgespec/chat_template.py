@@ -27,14 +27,13 @@ class ChatTemplate:
 
     def _source(self) -> str:
         """The template's text."""
-        for name in ("chat_template.jinja", "chat_template.json"):
-            path = self.folder / name
-            if path.is_file():
-                text = path.read_text(encoding="utf-8")
-                return text if path.suffix == ".jinja" else str(read_json(path)["chat_template"])
-        said = self._config.get("chat_template")
+        path = self.folder / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        path = self.folder / "chat_template.json"
+        said = (read_json(path) if path.is_file() else self._config).get("chat_template")
         if isinstance(said, list):  # several named ones
-            by_name = {entry["name"]: entry["template"] for entry in said}
+            by_name = {entry.get("name"): entry.get("template") for entry in said}
             said = by_name.get("default")
         if not isinstance(said, str):
             raise ModelFolderError(
@@ -69,7 +68,6 @@ class ChatTemplate:
                     f"a message must be a mapping with 'role' and 'content', got {message!r}"
                 )
         # jinja2 takes 30 ms to import, and most calls need no template.
-        from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(
@@ -85,7 +83,9 @@ class ChatTemplate:
                 **{f"{n}_token": self._special(f"{n}_token") for n in ("bos", "eos", "pad", "unk")},
                 **variables,
             )
-        except TemplateError as error:
+        except (ValueError, ModelFolderError):
+            raise
+        except Exception as error:  # a template is a program and may fail in any way
             raise ModelFolderError(
                 f"{self.folder}'s chat template cannot lay out these messages: {error}"
             ) from None

@@ -13,6 +13,9 @@ from edgespec.candidates.base import NO_CANDIDATES, CandidateGenerator, Candidat
 from edgespec.stopping import FinishReason, Stopping
 from edgespec.verify import Pick, verify_match
 
+_ROOM = 512
+"""Positions that the cache gets beyond the prompt at first, if the text may be so long."""
+
 
 class TargetModel(Protocol):
     """What the loop asks of a model: scores for new tokens, and to forget some."""
@@ -20,6 +23,9 @@ class TargetModel(Protocol):
     @property
     def length(self) -> int:
         """Positions held in the cache."""
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` positions at once rather than step by step."""
 
     def prefill(self, tokens: TokenIds) -> None:
         """Append ``tokens`` [N] to the cache."""
@@ -150,6 +156,7 @@ class Decoding:
             return
         began = time.perf_counter()
         self.target.rewind(0)
+        self.target.reserve(min(self.stopping.max_length, self._count + _ROOM))
         self.target.prefill(self._tokens[: self._count - 1])
         self.prefill_s += time.perf_counter() - began
 

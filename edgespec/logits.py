@@ -166,14 +166,16 @@ class Processing:
             prefix: [T] the tokens before it.
 
         Raises:
-            LogitsError: If the model's scores are NaN, or all minus infinity.
+            LogitsError: If a score of the model's is NaN or infinity, or all are minus infinity.
             ValueError: If the rules forbid every token, or a caller's processor returned
                 anything but [V] numbers.
         """
         known = row[: self.vocab_limit]
-        if known[pick_greedy(known, prefix)] == -np.inf:
+        best = known[pick_greedy(known, prefix)]
+        if np.isinf(best):
             raise LogitsError(
-                f"the model gave every token a score of minus infinity after {len(prefix)} tokens"
+                f"the model's highest logit after {len(prefix)} tokens is {best}; "
+                "its weights overflow at this precision: export it with another --precision"
             )
         if not self.rules:
             return known

@@ -15,7 +15,7 @@ from edgespec.errors import GraphMismatchError, ModelFolderError
 from edgespec.manifest import Manifest
 from edgespec.session import Session
 
-PREFILL_ROWS = 256
+PREFILL_ROWS = 128
 """Tokens read in one forward of a prefill: bounds the memory of a long prompt."""
 _KEPT_STEPS = 40
 _KNOWN_INPUTS = {"input_ids", "attention_mask", "position_ids", "num_logits_to_keep"}
@@ -25,14 +25,14 @@ _KNOWN_INPUTS = {"input_ids", "attention_mask", "position_ids", "num_logits_to_k
 class _Step:
     """Bindings for forwards of one row count, filled anew each time.
 
-    ``bind_cpu_input`` shares the arrays' memory and keeps them alive (onnxruntime 1.32, tried):
-    writing to them is all that a repeated forward needs.
+    ``bind_cpu_input`` shares the arrays' memory, so writing to them is all that a repeated forward
+    needs. They are kept here: a binding keeps them alive itself only from onnxruntime 1.25 on.
     """
 
     binding: ort.IOBinding
     input_ids: TokenIds
     position_ids: TokenIds
-    generation: int | None = None
+    num_logits_to_keep: TokenIds
 
 
 class CausalLM:
@@ -95,6 +95,7 @@ class CausalLM:
         self._logits = np.empty(0, self._logits_dtype)
         self._mask = np.ones((1, 0), np.int64)
         self._steps: dict[int, _Step] = {}
+        self._bound = self.cache.generation
         self._reader: object = None
 
     def _width(self, manifest: Manifest) -> int:
@@ -121,6 +122,10 @@ class CausalLM:
         self._reader = reader
         return same
 
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` positions at once rather than step by step."""
+        self.cache.reserve(length)
+
     def forward(self, tokens: TokenIds) -> Logits:
         """Append ``tokens`` [N] to the cache and return their logits.
 
@@ -128,7 +133,8 @@ class CausalLM:
             [N, V] float32. A view of a buffer that the next forward overwrites.
         """
         count = len(tokens)
-        step = self._steps.get(count) or self._new_step(count)
+        self._make_room(count)
+        step = self._steps.get(count) or self._kept_step(count)
         self._run(step, tokens)
         rows = self._logits[: count * self.vocab_size].reshape(count, self.vocab_size)
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
@@ -138,9 +144,17 @@ class CausalLM:
         rows = self.max_rows or PREFILL_ROWS
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
+            self._make_room(len(piece))
             self._run(self._step(len(piece), logits=False), piece, fetched_only=True)
 
-    def _new_step(self, count: int) -> _Step:
+    def _make_room(self, count: int) -> None:
+        """Let the cache grow if it must; bindings to what it held before are dropped."""
+        self.cache.reserve(self.cache.length + count)
+        if self._bound != self.cache.generation:
+            self._steps.clear()
+            self._bound = self.cache.generation
+
+    def _kept_step(self, count: int) -> _Step:
         """Bind a forward of ``count`` rows whose logits land in the one buffer for logits."""
         if len(self._steps) >= _KEPT_STEPS:
             self._steps.clear()
@@ -148,33 +162,26 @@ class CausalLM:
         if self._logits.size < needed:
             self._steps.clear()  # they are bound to the smaller buffer
             self._logits = np.empty(needed, self._logits_dtype)
-        step = self._step(count, logits=True)
-        self._steps[count] = step
-        return step
+        self._steps[count] = self._step(count, logits=True)
+        return self._steps[count]
 
     def _step(self, count: int, *, logits: bool) -> _Step:
         binding = self.session.new_binding()
-        step = _Step(binding, np.empty((1, count), np.int64), np.empty((1, count), np.int64))
-        self._bind_cache(step, count)
+        ids, positions = np.empty((1, count), np.int64), np.empty((1, count), np.int64)
+        step = _Step(binding, ids, positions, np.array(count, np.int64))
+        self.cache.bind(binding)
         binding.bind_cpu_input("input_ids", step.input_ids)
         if "position_ids" in self.session.inputs:
             binding.bind_cpu_input("position_ids", step.position_ids)
         if "num_logits_to_keep" in self.session.inputs:
-            binding.bind_cpu_input("num_logits_to_keep", np.array(count, np.int64))
+            binding.bind_cpu_input("num_logits_to_keep", step.num_logits_to_keep)
         if logits:
             rows = self._logits[: count * self.vocab_size].reshape(1, count, self.vocab_size)
             binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(rows))
         return step
 
-    def _bind_cache(self, step: _Step, count: int) -> None:
-        self.cache.reserve(self.cache.length + count)
-        if step.generation != self.cache.generation:
-            self.cache.bind(step.binding)
-            step.generation = self.cache.generation
-
     def _run(self, step: _Step, tokens: TokenIds, *, fetched_only: bool = False) -> None:
         past, count = self.cache.length, len(tokens)
-        self._bind_cache(step, count)
         step.input_ids[0] = tokens
         step.position_ids[0] = np.arange(past, past + count)
         if "attention_mask" in self.session.inputs:

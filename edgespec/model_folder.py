@@ -1,5 +1,6 @@
 """What lies in a model folder: ours, and those that other exporters made."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -74,7 +75,7 @@ def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
     Raises:
         ModelFolderError: If there is no model, there are several, or a file cannot be read.
     """
-    given = embedded_model() if path is None else Path(path).expanduser().absolute()
+    given = embedded_model() if path is None else Path(os.path.expanduser(path)).absolute()
     graph = _graph(given)
     folder = graph.parent
     config = folder / "generation_config.json"
@@ -84,7 +85,13 @@ def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
         return ModelFolder(graph, folder, "edgespec", manifest, generation_config)
     genai, made_by = folder / "genai_config.json", "another exporter"
     if genai.is_file():
-        manifest, made_by = _from_genai(read_json(genai)), "onnxruntime-genai"
+        made_by = "onnxruntime-genai"
+        try:
+            manifest = _from_genai(read_json(genai))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelFolderError(
+                f"{genai} does not say what it should ({error}); build the model again"
+            ) from None
     else:
         manifest = _from_config(folder, generation_config)
     return ModelFolder(graph, folder, made_by, manifest, generation_config)
@@ -92,11 +99,11 @@ def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
 
 def _graph(given: Path) -> Path:
     """The ONNX file that ``given`` means."""
-    if given.is_file():
+    if os.path.isfile(given):  # False for a name that is too long; Path.is_file raises
         if given.suffix != ".onnx":
             raise ModelFolderError(f"{given} is no .onnx file; pass a model's folder or .onnx file")
         return given
-    if not given.is_dir():
+    if not os.path.isdir(given):
         raise ModelFolderError(f"{given} does not exist; pass a model's folder or .onnx file")
     for folder in (given, given / "onnx"):
         for name in _GRAPHS:
@@ -140,7 +147,8 @@ def _from_config(folder: Path, generation_config: Mapping[str, Any]) -> Manifest
     if not path.is_file():
         path = folder.parent / "config.json"  # as in a folder with the graphs in onnx/
     said = read_json(path) if path.is_file() else {}
-    eos = generation_config.get("eos_token_id", said.get("eos_token_id"))
+    eos = generation_config.get("eos_token_id")
+    eos = said.get("eos_token_id") if eos is None else eos
     heads = said.get("num_attention_heads") or said.get("n_head") or 0
     width = said.get("hidden_size") or said.get("n_embd") or 0
     return Manifest(
@@ -159,7 +167,6 @@ def _from_config(folder: Path, generation_config: Mapping[str, Any]) -> Manifest
 
 
 def _ids(said: object) -> tuple[int, ...]:
-    """One id, several or none, as a row."""
-    if said is None:
-        return ()
-    return tuple(int(i) for i in said) if isinstance(said, list) else (int(str(said)),)
+    """One id, several or none, as a row; what is no number is no id."""
+    ids = said if isinstance(said, list) else [said]
+    return tuple(i for i in ids if isinstance(i, int))

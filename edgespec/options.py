@@ -207,11 +207,17 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     return Options(**{name: _as_stored(name, value) for name, value in said.items()})
 
 
+_ROWS = (
+    *("eos_token_id", "stop", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+    *("logits_processors", "stopping_criteria"),
+)
+
+
 def _as_stored(name: str, value: Any) -> Any:
-    """One id or string becomes a row of one; rows become tuples."""
+    """One id or string becomes a row of one; rows become tuples, None an empty one."""
+    if value is None and name in _ROWS:
+        return ()
     if name == "eos_token_id":
-        if value is None:
-            return ()
         return (int(value),) if isinstance(value, int | np.integer) else tuple(map(int, value))
     if name == "stop":
         return (value,) if isinstance(value, str) else tuple(value)

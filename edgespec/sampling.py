@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.arrays import Logits, Probs, TokenIds
-from edgespec.errors import LogitsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,13 @@ def distribute(
             https://arxiv.org/abs/2202.00666, section 3.
 
     Raises:
-        LogitsError: If a score is plus infinity.
+        ValueError: If a score is infinity.
     """
     top = scores.max()
     if top == np.inf:
-        raise LogitsError(
-            "a score is plus infinity, so there is no distribution to draw from; "
-            "the model's weights overflow at this precision: export it with another --precision"
+        raise ValueError(
+            "a score of infinity leaves no distribution to draw from; "
+            "to force a token, set all others to minus infinity"
         )
     ids = _top_k(scores, top_k) if 0 < top_k < len(scores) else np.arange(len(scores))
     few = scores if len(ids) == len(scores) else scores[ids]
@@ -115,8 +114,7 @@ def _top_k(scores: Logits, k: int) -> TokenIds:
         columns = scores[: len(scores) // width * width].reshape(-1, width)
         at = np.flatnonzero(scores >= _kth(columns.max(axis=0), k))
     high = scores[at]
-    # Where fewer than k are allowed, the k-th is minus infinity and would let in the rest.
-    return at[high >= max(_kth(high, k), np.finfo(np.float32).min)]
+    return at[high >= _kth(high, k)]
 
 
 def _kth(scores: Logits, k: int) -> np.float32:
@@ -143,7 +141,7 @@ def _lowest(keys: Probs, weights: Probs, weight: float) -> NDArray[np.bool_]:
     width = (keys.max() - keys.min()) / num_bins or 1.0
     bins = ((keys - keys.min()) / width).astype(np.intp)
     reached = np.append(0.0, np.cumsum(np.bincount(bins, weights)))  # before each bin, and in all
-    border = np.searchsorted(reached, min(weight, reached[-1])) - 1
+    border = np.searchsorted(reached, weight) - 1
     kept: NDArray[np.bool_] = bins < border
     at = np.flatnonzero(bins == border)
     order = at[np.argsort(keys[at], kind="stable")]

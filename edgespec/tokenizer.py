@@ -44,9 +44,8 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.path = path
-        self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        while self._tokenizer.id_to_token(self.size) is not None:
-            self.size += 1  # ids with a gap before them are not counted by get_vocab_size
+        # get_vocab_size counts ids, and there may be gaps between them.
+        self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def ids(self) -> dict[str, int]:
         """All tokens and their ids."""
@@ -65,7 +64,7 @@ class Tokenizer:
         ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if add_special_tokens and len(ids) > 1 and ids[0] == ids[1]:
             bare = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if bare[: len(ids) - 1] == ids[1 : 1 + len(bare)]:
+            if bare == ids[1 : 1 + len(bare)]:
                 ids = ids[1:]
         return np.array(ids, dtype=np.int64)
 
@@ -76,6 +75,11 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         """The id of a token's own string, or None."""
         found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def token_of(self, token_id: int) -> str | None:
+        """The string that an id stands for, or None."""
+        found: str | None = self._tokenizer.id_to_token(token_id)
         return found
 
     def stream(self, prompt: TokenIds) -> "TextStream":
@@ -92,15 +96,26 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt: TokenIds) -> None:
         """Continue after ``prompt`` [T], so that a leading space of the answer is kept."""
         self._tokenizer = tokenizer
-        self._tokens = prompt[-_LEAD:].tolist()
-        self._told = tokenizer.decode(self._tokens)
-        if self._told.endswith(_UNFINISHED):
-            self._told = self._told.rstrip(_UNFINISHED)  # the prompt ends within a character
+        self._tokens: list[int] = []
+        self._told = ""
+        # The bytes of a character that the prompt leaves unfinished are still to be given out.
+        for unfinished in range(_LONGEST_CHARACTER):
+            before = prompt[: len(prompt) - unfinished].tolist()
+            text = tokenizer.decode(before)
+            if not text.endswith(_UNFINISHED):
+                break
+        self._keep_lead(before, text)
+        self._tokens += prompt[len(before) :].tolist()
 
     def push(self, token: int) -> str:
         """Take the next token and return the text that is certain by now."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
+        waiting = len(self._tokens) - self._settled
+        if not text.startswith(self._told) and (
+            waiting >= _LONGEST_CHARACTER or not text.endswith(_UNFINISHED)
+        ):
+            text = self._start_again()
         certain = len(text)
         # A character that lacks bytes decodes to marks at the end; more marks than a character has
         # bytes are no character that could still be finished.
@@ -111,35 +126,56 @@ class TextStream:
     def flush(self) -> str:
         """The rest, when no token will follow."""
         text = self._tokenizer.decode(self._tokens)
+        if not text.startswith(self._told):
+            text = self._start_again()
         return self._tell(text, len(text))
 
     def _tell(self, text: str, certain: int) -> str:
         if certain < len(self._told) or not text.startswith(self._told):
-            # Later bytes have spoilt a character that was given out; it cannot be taken back.
-            new = ""
-        else:
-            new = text[len(self._told) : certain]
-            self._told = text[:certain]
-        if certain == len(text) and len(self._tokens) > 4 * _LEAD:
-            self._tokens = self._tokens[-_LEAD:]
-            self._told = self._tokenizer.decode(self._tokens)
+            return ""  # an unfinished character hides those before it: they show again with its end
+        new = text[len(self._told) : certain]
+        self._told = text[:certain]
+        if certain == len(text):
+            self._settled = len(self._tokens)
+            if self._settled > 4 * _LEAD:
+                self._keep_lead(self._tokens, text)
         return new
 
+    def _start_again(self) -> str:
+        """Decode only what waits, where a byte that fits nothing spoils the text before it.
 
-def require_same_token_ids(draft: "Tokenizer | None", target: "Tokenizer | None") -> None:
-    """Refuse a draft whose ids mean other strings than the target's; padding beyond does not count.
+        Byte fallback decodes a row of bytes as one: all become marks if one of them is wrong,
+        those too that were given out long ago.
+        """
+        self._tokens = self._tokens[self._settled :]
+        self._told, self._settled = "", 0
+        return self._tokenizer.decode(self._tokens)
+
+    def _keep_lead(self, tokens: list[int], text: str) -> None:
+        """Keep the last few of ``tokens``, from the beginning of a character of ``text`` on."""
+        for size in range(_LEAD, _LEAD + _LONGEST_CHARACTER):
+            self._tokens = tokens[-size:]
+            self._told = self._tokenizer.decode(self._tokens)
+            if text.endswith(self._told):
+                break
+        self._settled = len(self._tokens)
+
+
+def require_same_token_ids(draft: Tokenizer | None, target: Tokenizer | None) -> None:
+    """Refuse a draft whose token ids mean other tokens than its target's.
+
+    Rows of logits may be of different widths: only the tokenizers count. A model without one
+    takes token ids as they are, and whoever passes them answers for them.
 
     Raises:
-        VocabularyMismatchError: Naming both and the first id that differs.
+        VocabularyMismatchError: If an id stands for different tokens, or for one of them only.
     """
     if draft is None or target is None or draft.sha256() == target.sha256():
         return
-    theirs, ours = draft.ids(), target.ids()
-    differ = [t for t in theirs.keys() | ours.keys() if theirs.get(t) != ours.get(t)]
-    if differ:
-        example = min(differ, key=lambda t: (ours.get(t, len(ours)), t))
-        raise VocabularyMismatchError(
-            f"{draft.path} and {target.path} are different: the tokenizer of a draft must be its "
-            f"target's, and {example!r} has the id {theirs.get(example)} in the one and "
-            f"{ours.get(example)} in the other"
-        )
+    for token in range(max(draft.size, target.size)):
+        ours, theirs = target.token_of(token), draft.token_of(token)
+        if ours != theirs:
+            raise VocabularyMismatchError(
+                f"the tokenizer {draft.path} has {theirs!r} for the token id {token}, "
+                f"{target.path} has {ours!r}; a draft must be exported with its target's tokenizer"
+            )

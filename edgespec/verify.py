@@ -30,9 +30,9 @@ def pick_greedy(row: NDArray[np.float32], prefix: TokenIds) -> int:
     """The most likely token of ``row`` [V]; of equals the lowest id, wherever it is asked."""
     choice = int(row.argmax())
     # argmax returns the first NaN where there is one, so this sees every NaN in the row.
-    if row[choice] != row[choice]:
+    if not np.isfinite(row[choice]):
         raise LogitsError(
-            f"the model returned NaN logits after {len(prefix)} tokens; "
+            f"the model returned {row[choice]} as its highest logit after {len(prefix)} tokens; "
             "its weights overflow at this precision: export it with another --precision"
         )
     return choice
@@ -52,10 +52,10 @@ def verify_match(known: TokenIds, candidates: TokenIds, logits: Logits, pick: Pi
         logits: [K+1, V] the target's scores; row i is for the token after i candidates.
         pick: How the target chooses.
     """
-    before = len(known) - len(candidates)
-    for i, candidate in enumerate(candidates.tolist()):
-        choice = pick(logits[i], known[: before + i])
-        if choice != candidate:
-            return Verdict(i, np.append(candidates[:i], choice))
-    last = pick(logits[len(candidates)], known)
-    return Verdict(len(candidates), np.append(candidates, last))
+    before, proposed = len(known) - len(candidates), candidates.tolist()
+    picked: list[int] = []
+    for i, row in enumerate(logits):
+        picked.append(pick(row, known[: before + i]))
+        if i == len(proposed) or picked[i] != proposed[i]:
+            break
+    return Verdict(len(picked) - 1, np.array(picked, np.int64))

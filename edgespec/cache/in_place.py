@@ -46,20 +46,21 @@ class InPlaceCache:
         """Make room for ``length`` positions; what is held is copied when the buffers grow."""
         if length <= self._capacity:
             return
-        capacity = max(length, self._capacity * 3 // 2)
-        capacity = -(-capacity // STEP) * STEP
+        capacity = -(-max(length, self._capacity * 5 // 4) // STEP) * STEP
         if self._max_length is not None:
             capacity = min(capacity, max(self._max_length, length))
-        axes = [1, self.shape.num_heads, capacity, self.shape.head_size]
-        grown = []
-        for i in range(len(self.shape.pairs)):
-            # Zeros come from the system page by page as they are touched; an OrtValue on the CPU
-            # shares the array's memory and keeps it alive (onnxruntime 1.32, tried).
-            rows = np.zeros(axes, self.shape.dtype)
-            if self._length:
-                rows[:, :, : self._length] = self._values[i].numpy()[:, :, : self._length]
-            grown.append(ort.OrtValue.ortvalue_from_numpy(rows, self._device, 0))
-        self._values, self._capacity = grown, capacity
+        # Zeros come from the system page by page as they are touched, and one large block goes
+        # back to it when it is dropped; many small ones stay with the process.
+        block = np.zeros(
+            (len(self.shape.pairs), 1, self.shape.num_heads, capacity, self.shape.head_size),
+            self.shape.dtype,
+        )
+        if self._length:
+            for rows, value in zip(block, self._values, strict=True):
+                rows[:, :, : self._length] = value.numpy()[:, :, : self._length]
+        # On the CPU an OrtValue shares the array's memory and keeps it alive (1.32, tried).
+        self._values = [ort.OrtValue.ortvalue_from_numpy(r, self._device, 0) for r in block]
+        self._capacity = capacity
         self.generation += 1
 
     def bind(self, binding: ort.IOBinding) -> None:

@@ -61,8 +61,10 @@ def checked(
     Raises:
         CandidateError: If they are not a row of whole numbers, too many, or no token ids.
     """
-    tokens = np.asarray(candidates.tokens)
     name = type(generator).__name__
+    if not isinstance(candidates, Candidates):
+        raise CandidateError(f"{name} must return Candidates, got {type(candidates).__name__}")
+    tokens = np.asarray(candidates.tokens)
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise CandidateError(
             f"{name} must return token ids [K] as whole numbers, "

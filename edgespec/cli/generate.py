@@ -1,6 +1,7 @@
 """``edgespec generate``: continue a text and show it as it comes."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def _model_and_prompt(arguments: tuple[str, ...], file: Path | None) -> tuple[st
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"{file} cannot be read as text: {error}") from None
     *model, prompt = arguments
-    if not model and prompt != "-" and (Path(prompt) / "model.onnx").is_file():
+    if not model and prompt != "-" and os.path.isfile(os.path.join(prompt, "model.onnx")):
         raise click.UsageError(f"{prompt} is a model folder and no prompt follows it")
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")

@@ -1,0 +1,58 @@
+"""The toy models, built and loaded once."""
+
+from pathlib import Path
+
+import pytest
+
+from edgespec import EdgeGenerator
+from tests.folders import (
+    EOS,
+    byte_tokenizer,
+    metaspace_tokenizer,
+    write_folder,
+    write_in_place_folder,
+)
+from tests.toylm import HASH, MARKOV
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the toys lie: hash, markov, flat, in_place, text and metaspace."""
+    root = tmp_path_factory.mktemp("models")
+    write_folder(root / "hash", HASH)
+    write_folder(root / "markov", MARKOV)
+    write_folder(root / "flat", HASH, height=1.0)
+    write_in_place_folder(root / "in_place")
+    write_folder(root / "text", MARKOV, 257, tokenizer=byte_tokenizer(), eos=EOS)
+    write_folder(root / "metaspace", MARKOV, 265, tokenizer=metaspace_tokenizer(adds_bos=True))
+    return root
+
+
+@pytest.fixture(scope="session")
+def hash_model(models: Path) -> EdgeGenerator:
+    """Every token depends on all before it."""
+    return EdgeGenerator(models / "hash")
+
+
+@pytest.fixture(scope="session")
+def markov(models: Path) -> EdgeGenerator:
+    """Counts upwards."""
+    return EdgeGenerator(models / "markov")
+
+
+@pytest.fixture(scope="session")
+def flat(models: Path) -> EdgeGenerator:
+    """As ``hash_model``, but little surer of one token than of the others."""
+    return EdgeGenerator(models / "flat")
+
+
+@pytest.fixture(scope="session")
+def in_place(models: Path) -> EdgeGenerator:
+    """Random weights around GroupQueryAttention, its cache in one buffer."""
+    return EdgeGenerator(models / "in_place")
+
+
+@pytest.fixture(scope="session")
+def text_model(models: Path) -> EdgeGenerator:
+    """Counts upwards in bytes: after "abc" comes "defgh"."""
+    return EdgeGenerator(models / "text")

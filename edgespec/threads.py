@@ -69,6 +69,11 @@ def join_pool(threads: int | None = None, *, own: bool = False) -> Pool:
         return _shared
 
 
+def pool_is_shared() -> bool:
+    """Whether every new session of this process must use the shared pool."""
+    return _shared is not None
+
+
 def threads_to_use(threads: int | None = None) -> int:
     """The number of threads for one process: asked for, else set in the environment, else counted.
 

@@ -145,7 +145,7 @@ class Muon(torch.optim.Optimizer):
 
 def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
     """Five Newton-Schulz steps towards the nearest orthogonal matrix."""
-    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x: torch.Tensor = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / (x.norm() + 1e-7)
     for _ in range(5):
         a = x @ x.T
@@ -165,13 +165,16 @@ def optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 def loss_of(logits: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of each next token, in nats."""
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())
+    loss: torch.Tensor = nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), window[:, 1:].flatten()
+    )
+    return loss
 
 
 @torch.no_grad()
 def held_out_loss(model: LlamaForCausalLM, stream: torch.Tensor, windows: int = 64) -> float:
     """Mean loss over the first windows of the held-out stream, in nats a token."""
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     starts = range(0, min(len(stream) - CONTEXT - 1, windows * CONTEXT), CONTEXT)
     losses = []
     for s in starts:
@@ -211,7 +214,7 @@ def train(
                 logits.log_softmax(-1), aim, log_target=True, reduction="sum"
             ) / (logits.shape[0] * logits.shape[1])
             loss = 0.2 * loss + 0.8 * kl
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in opts:
             opt.step()
@@ -241,7 +244,7 @@ def round_to_half(model: LlamaForCausalLM) -> None:
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write an ordinary Hugging Face folder."""
-    wrapped = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END, model_max_length=CONTEXT
     )
     model.save_pretrained(folder)
@@ -271,9 +274,10 @@ def main() -> None:
     told = {"tiny-code": train(target, stream, held_stream, minutes=options.minutes, rows=2)}
     round_to_half(target)
     save(target, tokenizer, options.out / "tiny-code")
+    target.eval()  # type: ignore[no-untyped-call]
     draft = LlamaForCausalLM(draft_config())
     told["tiny-code-draft"] = train(
-        draft, stream, held_stream, minutes=options.draft_minutes, rows=2, teacher=target.eval()
+        draft, stream, held_stream, minutes=options.draft_minutes, rows=2, teacher=target
     )
     round_to_half(draft)
     save(draft, tokenizer, options.out / "tiny-code-draft")

@@ -1,0 +1,1 @@
+"""What stands in the place of a trace's placeholders, one file a cache layout."""

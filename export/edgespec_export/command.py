@@ -1,0 +1,75 @@
+"""``edgespec export``: the exporter on the command line."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from edgespec_export import PRECISIONS, WEIGHTS, export
+
+
+class Shown:
+    """Shows each step while it runs, and what it took when it is done."""
+
+    def __init__(self, console: Console) -> None:
+        """Write to ``console``; where it is no terminal, only the finished steps."""
+        self._console = console
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Show one step."""
+        began = time.perf_counter()
+        with self._console.status(f"{name} ..."):
+            yield
+        self._console.print(f"{name:16} {time.perf_counter() - began:6.1f} s", highlight=False)
+
+
+@click.command("export")
+@click.argument("source")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The folder to make; without it one named like the source, in the working directory.",
+)
+@click.option(
+    "--precision", default="fp32", show_default=True, help=f"One of {', '.join(PRECISIONS)}."
+)
+@click.option(
+    "--weights",
+    default="fp32",
+    show_default=True,
+    help=f"How the weights are stored: {' or '.join(WEIGHTS)} (half the size, rounded).",
+)
+@click.option("--max-length", type=int, help="Longest text in tokens, prompt included.")
+@click.option("--force", is_flag=True, help="Replace a model folder that exists.")
+@click.option("--no-check", is_flag=True, help="Do not compare the result with the checkpoint.")
+def command(
+    source: str,
+    out: Path | None,
+    precision: str,
+    weights: str,
+    max_length: int | None,
+    force: bool,
+    no_check: bool,
+) -> None:
+    """Turn SOURCE into a model folder that runs without PyTorch.
+
+    SOURCE is a folder with a transformers checkpoint, or a name on the Hugging Face hub. The folder
+    appears whole, and only if its graph computes what the checkpoint computes.
+    """
+    folder = export(
+        source,
+        out,
+        precision=precision,
+        weights=weights,
+        max_length=max_length,
+        force=force,
+        check=not no_check,
+        progress=Shown(Console(stderr=True)),
+    )
+    megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    click.echo(f"{folder} ({megabytes:,.1f} MB)")

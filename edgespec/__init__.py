@@ -7,9 +7,10 @@
 from edgespec.candidates.base import CandidateGenerator, Candidates
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.errors import EdgespecError
-from edgespec.generator import Chunk, EdgeGenerator, Result, Stream
+from edgespec.generator import EdgeGenerator, Result
 from edgespec.options import Options
 from edgespec.stats import Stats
+from edgespec.stream import Chunk, Stream
 
 __all__ = [
     "CandidateGenerator",

@@ -95,9 +95,7 @@ class Decoding:
         self.target, self.generator, self.pick = target, generator, pick
         self.budget, self.stopping, self.vocab_size = budget, stopping, vocab_size
         self.prefill_s = 0.0
-        # Room for all the tokens there can ever be, and for the candidates of one round.
-        self._tokens = np.empty(stopping.max_length + 1, np.int64)
-        self._tokens[: len(prompt)] = prompt
+        self._tokens = prompt.copy()
         self._count = len(prompt)
 
     @property
@@ -123,13 +121,16 @@ class Decoding:
         began = time.perf_counter()
         candidates, chosen = self._propose()
         drafted = time.perf_counter()
+        self._catch_up()  # a generator may have asked the target itself
         before, known = self._count, self._count + len(chosen)
+        self._make_room(known + 1)
         self._tokens[before:known] = chosen
         logits = self.target.forward(self._tokens[before - 1 : known])  # [K+1, V]
         verdict = verify_match(self._tokens[:known], chosen, logits, self.pick)
         verified = time.perf_counter()
         reason = self._accept(verdict.tokens)
         emitted = self._tokens[before : self._count].copy()
+        self._catch_up()  # and so may a criterion
         self.target.rewind(self._count - 1)  # the last token is not cached yet
         rewound = time.perf_counter()
         num_accepted = min(verdict.num_accepted, len(emitted))
@@ -149,6 +150,13 @@ class Decoding:
             rewound - verified,
             reason,
         )
+
+    def _make_room(self, count: int) -> None:
+        """Let ``_tokens`` hold ``count``; views of it that others keep stay as they are."""
+        if count > len(self._tokens):
+            grown = np.empty(max(count, 2 * len(self._tokens), _ROOM), np.int64)
+            grown[: self._count] = self._tokens[: self._count]
+            self._tokens = grown
 
     def _catch_up(self) -> None:
         """Read what the cache lacks: the prompt, or all if someone else used the model since."""

@@ -1,8 +1,6 @@
 """EdgeGenerator: text in, text out."""
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
@@ -15,15 +13,14 @@ from edgespec.candidates.assisted import AssistedCandidateGenerator
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
-from edgespec.decode import Decoding
-from edgespec.errors import GraphMismatchError, TokenizerError
-from edgespec.logits import make_pick
+from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismatchError
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
 from edgespec.session import Session
 from edgespec.stats import Stats
-from edgespec.stopping import FinishReason, Stopping, StopText
+from edgespec.stopping import FinishReason
+from edgespec.stream import Stream
 from edgespec.tokenizer import Tokenizer, require_same_token_ids
 
 if TYPE_CHECKING:
@@ -55,31 +52,6 @@ class Result:
     def __str__(self) -> str:
         """The text."""
         return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What a round adds to the text.
-
-    Attributes:
-        tokens: [N] new token ids.
-        pieces: [N] the text of each; empty where a character or a stop string is not decided yet,
-            and for an end token.
-        num_accepted: How many of them, the first ones, were candidates.
-        finish_reason: Why the text ends with this chunk, or None.
-        stats: Those of the call so far; the same object in every chunk.
-    """
-
-    tokens: TokenIds
-    pieces: tuple[str, ...]
-    num_accepted: int
-    finish_reason: FinishReason | None
-    stats: Stats
-
-    @property
-    def text(self) -> str:
-        """The new text."""
-        return "".join(self.pieces)
 
 
 class EdgeGenerator:
@@ -188,6 +160,11 @@ class EdgeGenerator:
                 self._drafts[path] = EdgeGenerator(path, provider=self.session.device)
             opened = self._drafts[path]
         require_same_token_ids(opened.tokenizer, self.tokenizer)
+        if opened.model.vocab_size < self.known_ids:
+            raise VocabularyMismatchError(
+                f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
+                f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
+            )
         return opened
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -244,19 +221,28 @@ class EdgeGenerator:
         """The prompt that a conversation makes, for :meth:`stream`."""
         return ChatTemplate(self.folder.folder).render(messages, **variables)
 
-    def stream(self, prompt: Prompt, **options: "Unpack[GenerateOptions]") -> "Stream":
+    def stream(self, prompt: Prompt, **options: "Unpack[GenerateOptions]") -> Stream:
         """Continue a prompt, a chunk a round; the arguments are those of :meth:`generate`.
 
         What is wrong with the arguments is said here, before the first chunk.
         """
         chosen = resolve(options, self._defaults())
         tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
-        return Stream(self, tokens, self._fit(chosen, len(tokens)))
+        return Stream(
+            self.model,
+            self.tokenizer,
+            tokens,
+            self._fit(chosen, len(tokens)),
+            known_ids=self.known_ids,
+            candidates=self._generator(chosen),
+            budget=self._budget(chosen),
+        )
 
     def _defaults(self) -> dict[str, Any]:
         """What the model folder says of how to generate."""
         manifest = self.folder.manifest
-        return {"eos_token_id": manifest.eos_token_ids, **self.folder.generation_config}
+        said = {n: v for n, v in self.folder.generation_config.items() if v is not None}
+        return {"eos_token_id": manifest.eos_token_ids, **said}
 
     def _encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
         """The prompt's token ids [T].
@@ -273,13 +259,7 @@ class EdgeGenerator:
                 )
             tokens = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         else:
-            tokens = np.asarray(prompt)
-            if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
-                raise ValueError(
-                    "prompt must be a text or one row of whole numbers, "
-                    f"got an array of {tokens.dtype} with shape {list(tokens.shape)}"
-                )
-            tokens = tokens.astype(np.int64)
+            tokens = _as_row(prompt)
         if not len(tokens):
             raise ValueError("prompt must hold at least one token, got an empty one")
         wrong = tokens[(tokens < 0) | (tokens >= self.model.vocab_size)]
@@ -355,70 +335,20 @@ class EdgeGenerator:
         return ConstantBudget(options.num_assistant_tokens)
 
 
-class Stream:
-    """A text on its way: iterate for its chunks.
+def _as_row(prompt: Sequence[int] | TokenIds) -> TokenIds:
+    """A prompt of token ids as an array [T].
 
-    Attributes:
-        stats: What happened so far.
+    Raises:
+        ValueError: If it is not one row of whole numbers.
     """
-
-    def __init__(self, generator: EdgeGenerator, prompt: TokenIds, options: Options) -> None:
-        """Get ready; nothing is computed before the first chunk is asked for."""
-        assert options.max_length is not None
-        tokenizer, self._model = generator.tokenizer, generator.model
-        self.stats = Stats(prompt_tokens=len(prompt))
-        known = generator.known_ids
-        deadline = None if options.max_time_s is None else time.monotonic() + options.max_time_s
-        self._cancelled = threading.Event()
-        self._stopping = Stopping(
-            max_length=options.max_length,
-            eos_token_ids=frozenset(options.eos_token_id),
-            text=StopText(options.stop, None if tokenizer is None else tokenizer.stream(prompt)),
-            deadline=deadline,
-            criteria=options.stopping_criteria,
-            cancelled=self._cancelled,
-        )
-        self._decoding = Decoding(
-            self._model,
-            generator._generator(options),
-            prompt,
-            pick=make_pick(options, prompt_length=len(prompt), vocab_limit=known),
-            budget=generator._budget(options),
-            stopping=self._stopping,
-            vocab_size=known,
-        )
-        self._chunks = self._run()
-
-    def __iter__(self) -> Iterator[Chunk]:
-        """The chunks, each once."""
-        return self._chunks
-
-    def __next__(self) -> Chunk:
-        """The next chunk."""
-        return next(self._chunks)
-
-    def cancel(self) -> None:
-        """End the text with the token in work; may be called from another thread."""
-        self._cancelled.set()
-
-    def _run(self) -> Iterator[Chunk]:
-        rounds = iter(self._decoding)
-        while True:
-            began = time.perf_counter()
-            with self._model.lock:
-                done = next(rounds)
-            self.stats.add(done)
-            reason = done.finish_reason
-            pieces = self._stopping.text.drain()
-            pieces += [""] * (len(done.tokens) - len(pieces))  # an end token has no text
-            if reason is not None:
-                pieces[-1] += self._stopping.text.flush()
-            prefill_s = self._decoding.prefill_s - self.stats.prefill_s
-            self.stats.prefill_s += prefill_s
-            self.stats.decode_s += time.perf_counter() - began - prefill_s
-            yield Chunk(done.tokens, tuple(pieces), done.num_accepted, reason, self.stats)
-            if reason is not None:
-                return
+    try:
+        tokens = np.asarray(prompt)
+        got = f"an array of {tokens.dtype} with shape {list(tokens.shape)}"
+    except ValueError:
+        tokens, got = np.empty((0, 0)), "rows of different lengths"
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        raise ValueError(f"prompt must be a text or one row of whole numbers, got {got}")
+    return tokens.astype(np.int64)
 
 
 def _is_batch(prompt: Prompt | Batch) -> TypeGuard[Batch]:

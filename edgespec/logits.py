@@ -16,7 +16,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from edgespec.arrays import Logits, TokenIds
-from edgespec.errors import LogitsError
 from edgespec.sampling import Distribution, distribute
 from edgespec.verify import Pick, pick_greedy
 
@@ -171,12 +170,7 @@ class Processing:
                 anything but [V] numbers.
         """
         known = row[: self.vocab_limit]
-        best = known[pick_greedy(known, prefix)]
-        if np.isinf(best):
-            raise LogitsError(
-                f"the model's highest logit after {len(prefix)} tokens is {best}; "
-                "its weights overflow at this precision: export it with another --precision"
-            )
+        pick_greedy(known, prefix)  # refuses scores that are no numbers
         if not self.rules:
             return known
         *_, (_, scores) = self._steps(row, prefix)

@@ -90,7 +90,7 @@ class Manifest:
             )
         known = {f.name for f in dataclasses.fields(cls)}
         said = {name: value for name, value in said.items() if name in known}
-        said["eos_token_ids"] = tuple(said.get("eos_token_ids", ()))
+        said["eos_token_ids"] = tuple(said.get("eos_token_ids") or ())
         try:
             manifest = cls(**said)
         except TypeError:

@@ -43,7 +43,7 @@ class CausalLM:
     Attributes:
         vocab_size: V, the width of a row of logits.
         max_rows: The most tokens that one forward may read; None without a limit. 1 means that
-            the graph was exported for plain decoding only.
+            the graph was exported for plain decoding only, with that number fixed.
         lock: Held for a round by whoever decodes, where threads share a model.
     """
 
@@ -89,6 +89,11 @@ class CausalLM:
                 "edgespec cannot run; export it again with in_place"
             )
         rows = session.inputs["input_ids"].shape[1]
+        if isinstance(rows, int) and rows > 1:
+            raise GraphMismatchError(
+                f"{session.path} takes exactly {rows} tokens at a time in its input 'input_ids', "
+                "expected any number; export it again: edgespec export MODEL"
+            )
         self.max_rows = rows if isinstance(rows, int) else None
         self.vocab_size = self._width(manifest)
         self._logits_dtype = session.outputs["logits"].dtype

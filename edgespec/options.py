@@ -184,6 +184,11 @@ class Options:
 NAMES = tuple(f.name for f in dataclasses.fields(Options))
 """All options by name."""
 
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Options)}
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+"""Options that change only sampled text."""
+
 
 def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     """The options of a call: what it says, then the model's own defaults, then ours.
@@ -203,8 +208,23 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     said = {n: v for n, v in defaults.items() if n in NAMES and v is not None}
     # A checkpoint's max_length is transformers' 20 more often than a limit of the model.
     said.pop("max_length", None)
+    if given.get("lookup") is False or given.get("draft") or given.get("candidate_generator"):
+        said.pop("prompt_lookup_num_tokens", None)
+    sampled = bool(given.get("do_sample", said.get("do_sample", False)))
+    if not sampled:
+        said = {n: v for n, v in said.items() if n not in SAMPLING}
+    try:
+        Options(**{name: _as_stored(name, value) for name, value in said.items()})
+    except ValueError as error:
+        raise ValueError(f"the model's generation_config.json: {error}") from None
     said |= given
-    return Options(**{name: _as_stored(name, value) for name, value in said.items()})
+    options = Options(**{name: _as_stored(name, value) for name, value in said.items()})
+    idle = [n for n in SAMPLING if n in given and given[n] != _DEFAULTS[n]]
+    if idle and not sampled:
+        raise ValueError(
+            f"{idle[0]} has no effect without do_sample=True; add that, or leave it out"
+        )
+    return options
 
 
 _ROWS = (
@@ -214,7 +234,19 @@ _ROWS = (
 
 
 def _as_stored(name: str, value: Any) -> Any:
-    """One id or string becomes a row of one; rows become tuples, None an empty one."""
+    """One id or string becomes a row of one; rows become tuples, None an empty one.
+
+    Raises:
+        ValueError: If a row does not hold what it should.
+    """
+    try:
+        return _as_row(name, value)
+    except (TypeError, ValueError):
+        expected = "strings" if name == "stop" else "whole numbers"
+        raise ValueError(f"{name} must hold {expected}, got {value!r}") from None
+
+
+def _as_row(name: str, value: Any) -> Any:
     if value is None and name in _ROWS:
         return ()
     if name == "eos_token_id":

@@ -210,7 +210,12 @@ def _load_error(path: Path, said: str) -> Exception:
             f"{path} keeps its weights in {Path(missing[1]).name}, which is not beside it; "
             "copy that file there under this name, or export the model again"
         )
-    if "out of bounds or can not be read in full" in said or "external tensors" in said:
+    if "external tensors" in said:
+        return ModelFolderError(
+            f"{path} keeps constants of its graph in a file beside it, which {found} cannot read "
+            "from there; export the model again"
+        )
+    if "out of bounds or can not be read in full" in said:
         return ModelFolderError(
             f"the file of weights beside {path} is missing or cut short; "
             "copy it again, or export the model again"

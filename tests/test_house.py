@@ -28,6 +28,7 @@ FLOORS = (
     "cache.growing cache.in_place cache.* logits",
     "model options decode",
     "stats",
+    "stream",
     "generator",
     "cli.*",
     "__main__",

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from edgespec.generator import Chunk, EdgeGenerator, Stream
+from edgespec.generator import EdgeGenerator
 from edgespec.model_folder import embedded_model
 from edgespec.stats import Stats
+from edgespec.stream import Chunk, Stream
 
 
 class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
@@ -30,13 +31,8 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 )
 @click.option("--chat", is_flag=True, help="The prompt is a message: lay it out for a chat.")
 @click.option("--lookup/--no-lookup", default=None, help="Propose candidates from the text itself.")
-@click.option(
-    "--draft",
-    is_flag=False,
-    flag_value=True,
-    metavar="[FOLDER]",
-    help="Let a draft model propose; without FOLDER the one that comes with MODEL.",
-)
+@click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
+@click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
 @click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
 @click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
@@ -60,6 +56,8 @@ def command(
     arguments: tuple[str, ...],
     file: Path | None,
     chat: bool,
+    draft: bool,
+    draft_model: str | None,
     max_time: float | None,
     sample: bool,
     show_accepted: bool,
@@ -80,6 +78,7 @@ def command(
     """  # noqa: D301 - \\b is click's own sign for lines that stay apart
     model, prompt = _model_and_prompt(arguments, file)
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    given |= {"draft": draft_model or True} if draft or draft_model else {}
     given |= {"max_time_s": max_time} if max_time is not None else {}
     given |= {"do_sample": True} if sample else {}
     generator = EdgeGenerator(model, provider=provider, threads=threads)

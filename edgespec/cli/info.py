@@ -32,7 +32,7 @@ def describe(generator: EdgeGenerator) -> dict[str, Any]:
     """The facts, named as in ``edgespec.json`` where they stand there."""
     folder, session = generator.folder, generator.session
     manifest, shape = folder.manifest, generator.model.cache.shape
-    files = sorted(p for p in folder.folder.iterdir() if p.name.startswith(folder.graph.name))
+    files = sorted(p for p in folder.folder.iterdir() if _is_part(p, folder.graph))
     return {
         "graph": str(folder.graph),
         "made_by": folder.made_by,
@@ -56,6 +56,12 @@ def describe(generator: EdgeGenerator) -> dict[str, Any]:
         "versions": dict(manifest.versions),
         "parity": dict(manifest.parity),
     }
+
+
+def _is_part(path: Path, graph: Path) -> bool:
+    """Whether a file is the graph or holds weights of one: writers name such files freely."""
+    is_other_graph = path.suffix == ".onnx" and path != graph
+    return path.is_file() and not is_other_graph and path.suffix not in (".json", ".jinja", ".txt")
 
 
 def _in_words(value: object) -> str:

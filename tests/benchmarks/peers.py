@@ -102,7 +102,8 @@ def serve(engine: str, folder: Path, threads: int) -> None:
     run = {"edgespec": edgespec_engine, "genai": genai_engine}[engine](folder, threads)
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(**json.loads(line))), flush=True)
+        message, tokens, lookup = json.loads(line)
+        print(json.dumps(run(message, tokens, lookup)), flush=True)
 
 
 class Engine:
@@ -110,7 +111,7 @@ class Engine:
 
     def __init__(self, python: str, name: str, folder: Path, threads: int) -> None:
         """Start it and wait until its model is loaded."""
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[str] = subprocess.Popen(
             [python, __file__, str(folder), "--serve", name, "--threads", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -121,11 +122,11 @@ class Engine:
             if self.process.poll() is not None:
                 raise SystemExit(f"{name} did not start under {python}")
 
-    def run(self, **request: Any) -> dict[str, Any]:
+    def run(self, message: str, tokens: int, lookup: bool) -> dict[str, Any]:
         """Generate once."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.write(json.dumps([message, tokens, lookup]) + "\n")
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
@@ -143,9 +144,7 @@ def compare(options: argparse.Namespace) -> None:
         for prompt in prompts:
             for lookup in (False, True):
                 for name, engine in engines.items():
-                    answer = engine.run(
-                        message=prompt["prompt"], tokens=options.tokens, lookup=lookup
-                    )
+                    answer = engine.run(prompt["prompt"], options.tokens, lookup)
                     key = (name, prompt["name"], lookup)
                     told[key] = answer["tokens"]
                     if repeat:  # the first round warms up

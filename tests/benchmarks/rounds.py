@@ -39,7 +39,7 @@ class Clock:
 
 def outside_ms(generator: EdgeGenerator, clock: Clock, prompt: Any, **options: Any) -> list[float]:
     """Milliseconds a round outside the session, the first round left out: it has the prefill."""
-    outside = []
+    outside: list[float] = []
     stream = generator.stream(prompt, **options)
     next(stream)
     while True:

@@ -1,0 +1,133 @@
+"""A text on its way: what a round of the loop brings, as text and tokens."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from edgespec.arrays import TokenIds
+from edgespec.budget import Budget
+from edgespec.candidates.assisted import AssistedCandidateGenerator
+from edgespec.candidates.base import CandidateGenerator
+from edgespec.decode import Decoding
+from edgespec.logits import make_pick
+from edgespec.model import CausalLM
+from edgespec.options import Options
+from edgespec.stats import Stats
+from edgespec.stopping import FinishReason, Stopping, StopText
+from edgespec.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a round adds to the text.
+
+    Attributes:
+        tokens: [N] new token ids.
+        pieces: [N] the text of each; empty where a character or a stop string is not decided yet,
+            and for an end token.
+        num_accepted: How many of them, the first ones, were candidates.
+        finish_reason: Why the text ends with this chunk, or None.
+        stats: Those of the call so far; the same object in every chunk.
+    """
+
+    tokens: TokenIds
+    pieces: tuple[str, ...]
+    num_accepted: int
+    finish_reason: FinishReason | None
+    stats: Stats
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(self.pieces)
+
+
+class Stream:
+    """A text on its way: iterate for its chunks.
+
+    Attributes:
+        stats: What happened so far.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        tokenizer: Tokenizer | None,
+        prompt: TokenIds,
+        options: Options,
+        *,
+        known_ids: int,
+        candidates: CandidateGenerator | None,
+        budget: Budget,
+    ) -> None:
+        """Get ready; nothing is computed before the first chunk is asked for.
+
+        Args:
+            model: The target.
+            tokenizer: Its tokenizer; without one there is no text.
+            prompt: [T] the tokens to continue.
+            options: The call's, with ``max_length`` set.
+            known_ids: Token ids below it stand for something.
+            candidates: Who proposes; None for plain decoding.
+            budget: How many candidates a round may take.
+        """
+        assert options.max_length is not None, "the caller sets the nearest limit"
+        self.stats = Stats(prompt_tokens=len(prompt))
+        self._cancelled = threading.Event()
+        self._stopping = Stopping(
+            max_length=options.max_length,
+            eos_token_ids=frozenset(options.eos_token_id),
+            text=StopText(options.stop, None if tokenizer is None else tokenizer.stream(prompt)),
+            deadline=None if options.max_time_s is None else time.monotonic() + options.max_time_s,
+            criteria=options.stopping_criteria,
+            cancelled=self._cancelled,
+        )
+        self._decoding = Decoding(
+            model,
+            candidates,
+            prompt,
+            pick=make_pick(options, prompt_length=len(prompt), vocab_limit=known_ids),
+            budget=budget,
+            stopping=self._stopping,
+            vocab_size=known_ids,
+        )
+        drafts = [candidates.draft] if isinstance(candidates, AssistedCandidateGenerator) else []
+        # Always in the same order: two models that draft for each other must not wait in a ring.
+        self._locks = [m.lock for m in sorted([model, *drafts], key=id)]
+        self._chunks = self._run()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks, each once."""
+        return self._chunks
+
+    def __next__(self) -> Chunk:
+        """The next chunk."""
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        """End the text with the token in work; may be called from another thread."""
+        self._cancelled.set()
+
+    def _run(self) -> Iterator[Chunk]:
+        rounds = iter(self._decoding)
+        while True:
+            began = time.perf_counter()
+            with ExitStack() as held:
+                for lock in self._locks:
+                    held.enter_context(lock)
+                done = next(rounds)
+            self.stats.add(done)
+            pieces = self._stopping.text.drain()
+            pieces += [""] * (len(done.tokens) - len(pieces))  # an end token has no text
+            if done.finish_reason is not None:
+                pieces[-1] += self._stopping.text.flush()
+            prefill_s = self._decoding.prefill_s - self.stats.prefill_s
+            self.stats.prefill_s += prefill_s
+            self.stats.decode_s += time.perf_counter() - began - prefill_s
+            yield Chunk(
+                done.tokens, tuple(pieces), done.num_accepted, done.finish_reason, self.stats
+            )
+            if done.finish_reason is not None:
+                return

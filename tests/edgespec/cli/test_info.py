@@ -1,0 +1,49 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.folders import move_weights_out, write_in_place_folder
+from tests.inplace import LAYERS, POSITIONS, D, V
+
+pytestmark = pytest.mark.onnx
+
+Run = Callable[..., Any]
+
+
+def test_json_says_what_the_folder_is(edgespec: Run, models: Path) -> None:
+    said = json.loads(edgespec("info", models / "in_place", "--json", "--provider", "cpu").out)
+    assert said["graph"] == str(models / "in_place" / "model.onnx")
+    assert (said["made_by"], said["cache_layout"]) == ("edgespec", "in_place")
+    assert (said["vocabulary"], said["layers"], said["head_size"]) == (V, LAYERS, D)
+    assert (said["longest_text"], said["tokenizer"]) == (POSITIONS, None)
+    assert said["provider"] == "CPUExecutionProvider"
+    assert said["cache_bytes_per_token"] == 2 * LAYERS * 2 * D * 4
+    assert said["verifies_candidates"] is True
+    size = (models / "in_place" / "model.onnx").stat().st_size
+    assert said["size_bytes"] == {"model.onnx": size}
+
+
+def test_the_table_says_the_same(edgespec: Run, models: Path) -> None:
+    told = edgespec("info", models / "text")
+    assert (told.err, told.code) == ("", 0)
+    rows = dict(line.split(maxsplit=1) for line in told.out.splitlines() if " " in line.strip())
+    assert rows["architecture"].strip() == "toy"
+    assert rows["tokenizer"].strip() == "257"
+    assert rows["provider"].strip().endswith("ExecutionProvider")
+
+
+def test_weights_beside_the_graph_count(edgespec: Run, tmp_path: Path) -> None:
+    folder = write_in_place_folder(tmp_path)
+    move_weights_out(folder / "model.onnx")
+    said = json.loads(edgespec("info", folder, "--json").out)
+    assert set(said["size_bytes"]) == {"model.onnx", "model.onnx.data"}
+
+
+def test_a_missing_model_is_told_in_one_sentence(edgespec: Run, tmp_path: Path) -> None:
+    path = tmp_path / "missing"
+    told = edgespec("info", path)
+    said = f"edgespec: {path} does not exist; pass a model's folder or .onnx file\n"
+    assert (told.out, told.err, told.code) == ("", said, 1)

@@ -1,0 +1,128 @@
+import re
+from typing import Any
+
+import pytest
+
+from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
+from edgespec.options import NAMES, GenerateOptions, Options, resolve
+
+
+def test_every_option_can_be_given_and_every_keyword_is_an_option() -> None:
+    assert tuple(GenerateOptions.__annotations__) == NAMES
+
+
+def test_every_option_is_explained() -> None:
+    said = Options.__doc__ or ""
+    assert [name for name in NAMES if f"        {name}: " not in said] == []
+
+
+def test_a_call_comes_before_the_models_own_defaults() -> None:
+    model = {"do_sample": True, "temperature": 0.9, "top_k": 3, "eos_token_id": [1]}
+    options = resolve({"temperature": 0.5}, model)
+    assert (options.temperature, options.top_k, options.eos_token_id) == (0.5, 3, (1,))
+
+
+def test_sampling_options_without_sampling_are_not_ignored_in_silence() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^top_p has no effect without do_sample=True; add that, or leave it out$",
+    ):
+        resolve({"top_p": 0.9}, {})
+    assert resolve({"top_p": 1.0}, {}).top_p == 1.0
+
+
+def test_sampling_options_of_the_model_wait_until_sampling_is_asked_for() -> None:
+    model = {"temperature": 0.0, "top_p": 0.9}
+    assert resolve({}, model).top_p == 1.0
+    with pytest.raises(ValueError, match=r"^the model's generation_config.json: temperature must"):
+        resolve({"do_sample": True}, model)
+
+
+def test_what_a_generation_config_says_of_other_things_is_left_alone() -> None:
+    said = {"_from_model_config": True, "max_length": 20, "top_p": None, "num_beams": 4}
+    options = resolve({}, said)
+    assert (options.max_length, options.top_p) == (None, 1.0)
+
+
+def test_end_tokens_may_be_switched_off() -> None:
+    """huggingface/transformers#46790."""
+    assert resolve({"eos_token_id": None}, {"eos_token_id": 5}).eos_token_id == ()
+    assert resolve({"eos_token_id": []}, {"eos_token_id": 5}).eos_token_id == ()
+    assert resolve({}, {"eos_token_id": 5}).eos_token_id == (5,)
+    assert resolve({"eos_token_id": 0}, {"eos_token_id": 5}).eos_token_id == (0,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("stop", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+        *("logits_processors", "stopping_criteria"),
+    ],
+)
+def test_none_is_as_good_as_leaving_an_option_out(name: str) -> None:
+    assert getattr(resolve({name: None}, {}), name) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"max_new_token": 3},
+            "'max_new_token' is not an option of generate; did you mean 'max_new_tokens'?",
+        ),
+        (
+            {"temprature": 3},
+            "'temprature' is not an option of generate; did you mean 'temperature'?",
+        ),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"max_new_tokens": -1}, "max_new_tokens must be at least 1, got -1"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens must be at least 1, got 1.5"),
+        ({"max_new_tokens": True}, "max_new_tokens must be at least 1, got True"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"prompt_lookup_num_tokens": 0}, "prompt_lookup_num_tokens must be at least 1, got 0"),
+        ({"max_time_s": 0}, "max_time_s must be above 0, got 0"),
+        ({"max_time_s": float("nan")}, "max_time_s must be above 0, got nan"),
+        ({"temperature": 0}, "temperature must be above 0 (do_sample=False is greedy), got 0"),
+        (
+            {"temperature": "hot"},
+            "temperature must be above 0 (do_sample=False is greedy), got 'hot'",
+        ),
+        ({"top_k": -1}, "top_k must be a whole number, 0 or more, got -1"),
+        ({"top_p": 0}, "top_p must be above 0 and at most 1, got 0"),
+        ({"top_p": 1.1}, "top_p must be above 0 and at most 1, got 1.1"),
+        ({"min_p": 2}, "min_p must be from 0 to 1, got 2"),
+        ({"typical_p": 0}, "typical_p must be above 0 and at most 1, got 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be above 0, got 0"),
+        ({"min_new_tokens": -1}, "min_new_tokens must be a whole number, 0 or more, got -1"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
+        (
+            {"num_assistant_tokens": -1},
+            "num_assistant_tokens must be 'auto' or a whole number, 0 or more, got -1",
+        ),
+        (
+            {"num_assistant_tokens": "many"},
+            "num_assistant_tokens must be 'auto' or a whole number, 0 or more, got 'many'",
+        ),
+        (
+            {"lookup": False, "prompt_lookup_num_tokens": 3},
+            "prompt_lookup_num_tokens and lookup=False exclude each other",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(value),
+)
+def test_what_cannot_be_meant_is_said_in_one_sentence(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        resolve(given, {})
+
+
+def test_an_option_like_no_other_is_answered_with_all_that_are_known() -> None:
+    with pytest.raises(ValueError, match="zzz") as raised:
+        resolve({"zzz": 1}, {})
+    assert str(raised.value) == (
+        f"'zzz' is not an option of generate; known are {', '.join(NAMES)}"
+    )
+
+
+def test_two_proposers_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        resolve({"lookup": True, "candidate_generator": PromptLookupCandidateGenerator()}, {})

@@ -17,6 +17,7 @@ from edgespec.errors import (
     LogitsError,
     ModelFolderError,
 )
+from edgespec.options import GenerateOptions
 from tests.folders import EOS, byte_tokenizer, metaspace_tokenizer, write_folder, write_json
 from tests.toylm import HASH, MARKOV, Rule, oracle
 
@@ -394,13 +395,10 @@ class TestModelsThatAreDifferent:
         """dottxt-ai/outlines#213: rows of logits are wider than the vocabulary."""
         folder = write_folder(tmp_path, HASH, 400, tokenizer=byte_tokenizer(), height=1.0)
         generator = EdgeGenerator(folder)
+        options: GenerateOptions = {"do_sample": True, "top_k": 0} if sample else {}
         written = [
             generator.generate(
-                "abcabc",
-                max_new_tokens=40,
-                seed=seed,
-                lookup=True,
-                **({"do_sample": True, "top_k": 0} if sample else {}),
+                "abcabc", max_new_tokens=40, seed=seed, lookup=True, **options
             ).tokens
             for seed in range(6)
         ]

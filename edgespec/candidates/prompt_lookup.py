@@ -1,5 +1,6 @@
-"""Candidates copied from an earlier place in the same text."""
+"""Candidates copied from an earlier place in the same text, or from a reference beside it."""
 
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,6 +15,62 @@ _PAST = 32
 """Tokens compared before a place: two places that agree in so many are as good as each other."""
 
 
+class _Index:
+    """Where the n-grams of one text stand; it grows with the text."""
+
+    def __init__(self, sizes: Iterable[int], policy: MatchPolicy) -> None:
+        """Index the n-grams of ``sizes``; the policy says which of several places is kept."""
+        self.known: list[int] = []
+        self._keep_first = policy == "first"
+        self._chained = policy == "longest"
+        # For each n: n-gram -> the place behind it, the oldest or newest by policy.
+        self._places: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in sizes}
+        # For each n: a place -> the place before it that follows the same n-gram.
+        self._earlier: dict[int, dict[int, int]] = {n: {} for n in sizes}
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Read on: each n-gram is known once a token stands behind it."""
+        done = len(self.known)
+        self.known += tokens
+        for n, places in self._places.items():
+            earlier = self._earlier[n]
+            for place in range(max(done, n), len(self.known)):
+                gram = tuple(self.known[place - n : place])
+                if self._keep_first:
+                    places.setdefault(gram, place)
+                    continue
+                if self._chained and gram in places:
+                    earlier[place] = places[gram]
+                places[gram] = place
+
+    def find(self, text: list[int], n: int) -> tuple[int, int]:
+        """The place behind the last ``n`` tokens of ``text``, and how long their common past is.
+
+        Returns:
+            Place and length; length 0 where the n-gram does not stand in this text.
+        """
+        place = self._places[n].get(tuple(text[-n:]))
+        if place is None:
+            return 0, 0
+        best, best_length = place, self._common_past(text, place, n)
+        earlier = self._earlier[n]
+        for _ in range(_CHAIN):
+            if place not in earlier or best_length >= _PAST:
+                break
+            place = earlier[place]
+            length = self._common_past(text, place, n)
+            if length > best_length:
+                best, best_length = place, length
+        return best, best_length
+
+    def _common_past(self, text: list[int], place: int, length: int) -> int:
+        """How many tokens before ``place`` are the last of ``text``; ``length`` are known to be."""
+        most = min(place, len(text), _PAST)
+        while length < most and self.known[place - length - 1] == text[-length - 1]:
+            length += 1
+        return length
+
+
 class PromptLookupCandidateGenerator:
     """Continues as the text did where its last n-gram was seen before.
 
@@ -24,6 +81,10 @@ class PromptLookupCandidateGenerator:
     ``"first"`` continues from the oldest place, as transformers does;
     ``"latest"`` from the newest;
     ``"longest"`` from the place with the longest common past, of equals the newest.
+
+    References are documents that are not in the prompt: the file being edited, a retrieved passage,
+    the last answer. Where text and references know an n-gram, ``"longest"`` compares them all and
+    the other policies prefer the text.
 
     A text that repeats a short pattern is continued round and round by the last two; transformers,
     and so ``"first"``, proposes no more than what stands in the text.
@@ -40,6 +101,7 @@ class PromptLookupCandidateGenerator:
         max_matching_ngram_size: int = 3,
         min_matching_ngram_size: int = 1,
         policy: MatchPolicy = "longest",
+        references: Iterable[Sequence[int] | TokenIds] = (),
     ) -> None:
         """Set what counts as a match.
 
@@ -48,6 +110,7 @@ class PromptLookupCandidateGenerator:
             max_matching_ngram_size: Longest n-gram to look for; longer ones are surer.
             min_matching_ngram_size: Shortest n-gram to look for.
             policy: Which of several places is continued.
+            references: Token ids of further texts to copy from; indexed once, here.
 
         Raises:
             ValueError: If a size is below 1, the smallest above the largest, or the policy unknown.
@@ -71,30 +134,29 @@ class PromptLookupCandidateGenerator:
         self.num_output_tokens = num_output_tokens
         self.sizes = range(max_matching_ngram_size, min_matching_ngram_size - 1, -1)
         self.policy = policy
-        self._forget()
+        self._references = [self._index_of(np.asarray(r).tolist()) for r in references]
+        self._text = self._index_of([])
 
-    def _forget(self) -> None:
-        self._known: list[int] = []
-        # For each n: n-gram -> the place behind it, the oldest or newest by policy.
-        self._places: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in self.sizes}
-        # For each n: a place -> the place before it that follows the same n-gram.
-        self._earlier: dict[int, dict[int, int]] = {n: {} for n in self.sizes}
+    def _index_of(self, tokens: list[int]) -> _Index:
+        index = _Index(self.sizes, self.policy)
+        index.extend(tokens)
+        return index
 
     def begin(self, input_ids: TokenIds) -> None:
         """A new request: nothing of the last text is proposed again."""
-        self._forget()
+        self._text = self._index_of([])
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the tokens [K] that followed the best earlier match, or none."""
         count = min(max_candidates, self.num_output_tokens)
-        if count < 1 or len(input_ids) < 2:
+        if count < 1 or not len(input_ids):
             return NO_CANDIDATES
         self._read(input_ids)
-        place, match_length = self._find()
+        source, place, match_length = self._find()
         if not match_length:
             return NO_CANDIDATES
-        follows = input_ids[place : place + count]
-        if self.policy != "first" and len(follows) < count:
+        follows = np.array(source.known[place : place + count], np.int64)
+        if source is self._text and self.policy != "first" and len(follows) < count:
             # The place is so near that its continuation runs into the proposal itself: go round.
             follows = np.resize(follows, count)
         return Candidates(follows, match_length=match_length)
@@ -103,54 +165,23 @@ class PromptLookupCandidateGenerator:
         """Nothing to learn: the text itself is the only state."""
 
     def _read(self, input_ids: TokenIds) -> None:
-        """Index what is new: each n-gram once a token stands behind it."""
-        known = self._known
-        done = len(known)
-        if done > len(input_ids) or (done and known[-1] != input_ids[done - 1]):
-            self._forget()  # another text, without begin()
-            known, done = self._known, 0
-        known += input_ids[done:].tolist()
-        keep_first, chain = self.policy == "first", self.policy == "longest"
-        for n in self.sizes:
-            places, earlier = self._places[n], self._earlier[n]
-            for place in range(max(done, n), len(known)):
-                gram = tuple(known[place - n : place])
-                if keep_first:
-                    places.setdefault(gram, place)
-                    continue
-                if chain and gram in places:
-                    earlier[place] = places[gram]
-                places[gram] = place
+        """Index what is new."""
+        known = self._text.known
+        if len(known) >= len(input_ids) or (known and known[-1] != input_ids[len(known) - 1]):
+            self.begin(input_ids)  # another text, and nobody told
+        self._text.extend(input_ids[len(self._text.known) :].tolist())
 
-    def _find(self) -> tuple[int, int]:
-        """The place to continue from, and how many tokens before it are the text's last ones."""
-        known = self._known
+    def _find(self) -> tuple[_Index, int, int]:
+        """Where to continue from: behind the longest n-gram that was seen before."""
+        text = self._text.known
+        best = (self._text, 0, 0)
         for n in self.sizes:
-            if n >= len(known):
+            if n > len(text):
                 continue
-            place = self._places[n].get(tuple(known[-n:]))
-            if place is not None:
-                if self.policy == "longest":
-                    return self._longest(place, n)
-                return place, self._common_past(place, n)
-        return 0, 0
-
-    def _longest(self, place: int, n: int) -> tuple[int, int]:
-        """Of the newest places behind the last ``n`` tokens, the one with the longest past."""
-        earlier = self._earlier[n]
-        best, best_length = place, self._common_past(place, n)
-        for _ in range(_CHAIN):
-            if place not in earlier or best_length >= _PAST:
+            for index in (self._text, *self._references):
+                place, length = index.find(text, n)
+                if (length and not best[2]) or (length > best[2] and self.policy == "longest"):
+                    best = (index, place, length)
+            if best[2]:
                 break
-            place = earlier[place]
-            length = self._common_past(place, n)
-            if length > best_length:
-                best, best_length = place, length
-        return best, best_length
-
-    def _common_past(self, place: int, length: int) -> int:
-        """How many tokens before ``place`` equal the text's last ones; ``length`` are known to."""
-        known = self._known
-        while length < min(place, _PAST) and known[place - length - 1] == known[-length - 1]:
-            length += 1
-        return length
+        return best

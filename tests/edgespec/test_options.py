@@ -1,3 +1,4 @@
+import inspect
 import re
 from typing import Any
 
@@ -12,8 +13,8 @@ def test_every_option_can_be_given_and_every_keyword_is_an_option() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    said = Options.__doc__ or ""
-    assert [name for name in NAMES if f"        {name}: " not in said] == []
+    said = inspect.getdoc(Options) or ""
+    assert [name for name in NAMES if f"    {name}: " not in said] == []
 
 
 def test_a_call_comes_before_the_models_own_defaults() -> None:

@@ -172,3 +172,25 @@ def test_settings_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
         PromptLookupCandidateGenerator(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["first", "latest", "longest"])
+def test_references_are_copied_from_and_end_where_they_end(policy: MatchPolicy) -> None:
+    generator = PromptLookupCandidateGenerator(policy=policy, references=[[7, 8, 9, 10]])
+    assert generator.get_candidates(np.array([1, 7, 8]), 5).tokens.tolist() == [9, 10]
+    assert generator.get_candidates(np.array([1, 7, 8, 10]), 5).tokens.tolist() == []
+
+
+def test_the_text_comes_before_a_reference_unless_the_reference_agrees_for_longer() -> None:
+    text, reference = np.array([5, 1, 2, 30, 6, 1, 2]), [6, 1, 2, 40]
+    near = PromptLookupCandidateGenerator(max_matching_ngram_size=2, references=[reference])
+    assert near.get_candidates(text, 1).tokens.tolist() == [40]
+    for policy in ("first", "latest"):
+        first = PromptLookupCandidateGenerator(5, 2, 1, policy, [reference])
+        assert first.get_candidates(text, 1).tokens.tolist() == [30]
+
+
+def test_references_stay_when_a_new_request_begins() -> None:
+    generator = PromptLookupCandidateGenerator(references=[[7, 8, 9]])
+    generator.begin(np.array([1]))
+    assert generator.get_candidates(np.array([7, 8]), 5).tokens.tolist() == [9]

@@ -1,0 +1,51 @@
+"""What the README quotes is run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from edgespec.cli.main import commands
+from edgespec.options import NAMES
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def block(mark: str) -> str:
+    """The fenced block that follows a mark in the README."""
+    text = README.read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {re.escape(mark)} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert found, f"README.md has no block behind <!-- {mark} -->"
+    return found[1]
+
+
+@pytest.mark.onnx
+def test_the_example_of_a_generator_of_your_own_runs() -> None:
+    code = block("python: own generator")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("mark", ["command: try", "command: test"])
+def test_a_command_is_one_line(mark: str) -> None:
+    assert block(mark).count("\n") == 1
+
+
+@pytest.mark.onnx
+def test_the_command_that_tries_it_uses_options_that_exist() -> None:
+    command = block("command: try").split("&&")[-1].strip()
+    arguments = re.findall(r'"[^"]*"|\S+', command)[1:]
+    said = CliRunner().invoke(commands, [a.strip('"') for a in arguments] + ["-n", "8"])
+    assert said.exit_code == 0, said.output
+    assert "8 written" in said.stderr
+
+
+def test_options_in_the_examples_exist() -> None:
+    text = README.read_text(encoding="utf-8")
+    calls = re.findall(r"generator\.(?:generate|stream|chat)\((.*)\)", text)
+    used = {name for call in calls for name in re.findall(r"(\w+)=", call)}
+    assert used
+    assert used <= set(NAMES)

@@ -4,11 +4,12 @@ from collections import deque
 from statistics import median
 from typing import Protocol
 
-from edgespec.candidates.base import Candidates
+from edgespec.acceptance import Acceptance
+from edgespec.candidates.base import NO_CANDIDATES, Candidates
 
 MOST_CANDIDATES = 32
 """Rows of one verification at most: in fp32 a longer one brings little more a second."""
-_FIRST = 5
+FIRST_CANDIDATES = 5
 """Candidates of the first rounds, before anything is measured."""
 
 
@@ -19,7 +20,11 @@ class Budget(Protocol):
         """The most candidates to ask a generator for."""
 
     def choose(self, candidates: Candidates) -> int:
-        """How many of the proposed candidates to verify, 0 for a plain step."""
+        """How many of the proposed candidates to verify, 0 for a plain step.
+
+        All of them if they were drawn by chance: who drops some in view of how the others turned
+        out changes the distribution of the text.
+        """
 
     def learn(
         self,
@@ -56,6 +61,41 @@ class ConstantBudget:
         verify_s: float,
     ) -> None:
         """Nothing to learn."""
+
+
+class HeuristicBudget:
+    """Two more after a round in which all candidates stood, one less after any other.
+
+    As transformers' schedules ``heuristic``, where the number is kept from one call to the next,
+    and ``heuristic_transient``, where each call starts anew. A round without candidates says
+    nothing, and the number does not fall below 1.
+    """
+
+    def __init__(self, num_candidates: int) -> None:
+        """Begin with at most ``num_candidates`` in a round; 0 stays 0."""
+        self.num_candidates = num_candidates
+
+    def limit(self) -> int:
+        """The number of now."""
+        return self.num_candidates
+
+    def choose(self, candidates: Candidates) -> int:
+        """All of them."""
+        return len(candidates.tokens)
+
+    def learn(
+        self,
+        candidates: Candidates,
+        chosen: int,
+        num_accepted: int,
+        draft_s: float,
+        verify_s: float,
+    ) -> None:
+        """Take in how many stood of those that were verified."""
+        if num_accepted < chosen:
+            self.num_candidates = max(1, self.num_candidates - 1)
+        elif chosen:
+            self.num_candidates += 2
 
 
 class StepCosts:
@@ -96,8 +136,8 @@ class AutoBudget:
     """As many candidates as bring the most tokens a second on this machine and this text.
 
     Two things are learned from every round: what a forward of k rows costs (:class:`StepCosts`),
-    and how often a candidate stands that continues a match of a given length, the i-th candidate
-    of a match of m tokens counting as the first of one of m + i - 1. The number that maximises
+    and how often a candidate stands (:class:`~edgespec.acceptance.Acceptance`). The number that
+    maximises
 
         expected tokens / expected seconds,   1 + sum over i of (a_1 ... a_i)  /  t(k + 1) + k d
 
@@ -105,19 +145,15 @@ class AutoBudget:
     2nd, 4th, ... such proposal is tried, to see whether the text has changed.
     """
 
-    _BOUNDS = (1, 2, 3, 5, 9, 17, 33)
-    _PRIOR = (0.5, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    _PRIOR_WEIGHT = 4.0
-    _MEMORY = 0.98
     _LONGEST_WAIT = 64
 
     def __init__(self, costs: StepCosts) -> None:
         """Start with what is usual for text that repeats itself, and the machine's known costs."""
         self._costs = costs
-        self._accepted = [p * self._PRIOR_WEIGHT for p in self._PRIOR]
-        self._judged = [self._PRIOR_WEIGHT] * len(self._PRIOR)
+        self._acceptance = Acceptance()
         self._read_prompt = False
         self._drafts_s: deque[float] = deque(maxlen=7)  # of one candidate
+        self._are_drawn = False
         self._wait = 1
         self._skipped = 0
         self._due = False
@@ -126,11 +162,11 @@ class AutoBudget:
         """All that may pay; fewer where the generator itself takes time."""
         step_s = self._costs.seconds(1)
         if step_s is None or not self._drafts_s:
-            return _FIRST
+            return FIRST_CANDIDATES
         draft_s = median(self._drafts_s)
-        if draft_s < 0.02 * step_s:
+        if draft_s < 0.02 * step_s and not self._are_drawn:
             return MOST_CANDIDATES
-        best = self._best(MOST_CANDIDATES, None, draft_s)
+        best = self._best(MOST_CANDIDATES, NO_CANDIDATES, draft_s)
         self._due = not best and self._is_probe_due()
         return best or int(self._due)
 
@@ -139,7 +175,10 @@ class AutoBudget:
         proposed = len(candidates.tokens)
         if not proposed:
             return 0
-        best = self._best(proposed, candidates.match_length, 0.0)
+        if candidates.draft_probs is not None:
+            self._due = False
+            return proposed
+        best = self._best(proposed, candidates, 0.0)
         if not best and (self._due or self._is_probe_due()):
             best = 1
         self._due = False
@@ -159,13 +198,11 @@ class AutoBudget:
             if self._read_prompt:
                 self._drafts_s.append(draft_s / len(candidates.tokens))
             self._read_prompt = True  # the first time it reads the prompt too: no measure
+            self._are_drawn = candidates.draft_probs is not None
         if not chosen:
             return
         self._wait = 1 if num_accepted else min(2 * self._wait, self._LONGEST_WAIT)
-        for i in range(min(num_accepted + 1, chosen)):
-            bucket = self._bucket(candidates.match_length, i)
-            self._judged[bucket] = self._judged[bucket] * self._MEMORY + 1
-            self._accepted[bucket] = self._accepted[bucket] * self._MEMORY + (i < num_accepted)
+        self._acceptance.learn(candidates.source, candidates.match_length, chosen, num_accepted)
 
     def _is_probe_due(self) -> bool:
         """Whether one candidate is to be tried though none seems to pay."""
@@ -175,25 +212,17 @@ class AutoBudget:
         self._skipped = 0
         return True
 
-    def _best(self, proposed: int, match_length: int | None, draft_s: float) -> int:
+    def _best(self, proposed: int, candidates: Candidates, draft_s: float) -> int:
         """How many candidates bring the most tokens a second, each taking ``draft_s`` to find."""
         step_s = self._costs.seconds(1)
         if step_s is None:
-            return min(proposed, _FIRST)
+            return min(proposed, FIRST_CANDIDATES)
         best, best_rate = 0, 1 / step_s
         expected, chance = 1.0, 1.0
         for k in range(1, min(proposed, MOST_CANDIDATES) + 1):
-            bucket = self._bucket(match_length, k - 1)
-            chance *= self._accepted[bucket] / self._judged[bucket]
+            chance *= self._acceptance.chance(candidates.source, candidates.match_length, k - 1)
             expected += chance
             rate = expected / ((self._costs.seconds(k + 1) or step_s) + k * draft_s)
             if rate > best_rate:
                 best, best_rate = k, rate
         return best
-
-    def _bucket(self, match_length: int | None, position: int) -> int:
-        """Where candidates like this one are counted; 0 is for those without a match."""
-        if match_length is None:
-            return 0
-        reached = match_length + position
-        return sum(reached >= bound for bound in self._BOUNDS)

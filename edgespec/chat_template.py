@@ -25,8 +25,13 @@ class ChatTemplate:
         config = folder / "tokenizer_config.json"
         self._config = read_json(config) if config.is_file() else {}
 
-    def _source(self) -> str:
-        """The template's text."""
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has a template."""
+        return self._found() is not None
+
+    def _found(self) -> str | None:
+        """The template's text, if there is one."""
         path = self.folder / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -35,12 +40,17 @@ class ChatTemplate:
         if isinstance(said, list):  # several named ones
             by_name = {entry.get("name"): entry.get("template") for entry in said}
             said = by_name.get("default")
-        if not isinstance(said, str):
+        return said if isinstance(said, str) else None
+
+    def _source(self) -> str:
+        """The template's text."""
+        found = self._found()
+        if found is None:
             raise ModelFolderError(
                 f"{self.folder} has no chat template (chat_template.jinja); "
                 "pass the whole prompt to generate() instead"
             )
-        return said
+        return found
 
     def _special(self, name: str) -> str:
         """The string of a special token such as ``bos_token``."""

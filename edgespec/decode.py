@@ -9,9 +9,16 @@ import numpy as np
 
 from edgespec.arrays import Logits, TokenIds
 from edgespec.budget import Budget
-from edgespec.candidates.base import NO_CANDIDATES, CandidateGenerator, Candidates, begin, checked
+from edgespec.candidates.base import (
+    NO_CANDIDATES,
+    CandidateGenerator,
+    Candidates,
+    begin,
+    checked,
+    end,
+)
 from edgespec.stopping import FinishReason, Stopping
-from edgespec.verify import Pick, verify_match
+from edgespec.verify import Pick, verify
 
 _ROOM = 512
 """Positions that the cache gets beyond the prompt at first, if the text may be so long."""
@@ -107,13 +114,21 @@ class Decoding:
 
     def __iter__(self) -> Iterator[Round]:
         """Yield a round at a time until the text ends."""
-        if self.generator is not None:
-            begin(self.generator, self.tokens)
-        while True:
+        if self.generator is None:
+            yield from self._rounds()
+            return
+        begin(self.generator, self.tokens)
+        try:
+            yield from self._rounds()
+        finally:
+            end(self.generator, self.tokens)
+
+    def _rounds(self) -> Iterator[Round]:
+        done = self._round()
+        yield done
+        while done.finish_reason is None:
             done = self._round()
             yield done
-            if done.finish_reason is not None:
-                return
 
     def _round(self) -> Round:
         """After it the cache holds every token but the last, whatever was refused."""
@@ -126,11 +141,12 @@ class Decoding:
         self._make_room(known + 1)
         self._tokens[before:known] = chosen
         logits = self.target.forward(self._tokens[before - 1 : known])  # [K+1, V]
-        verdict = verify_match(self._tokens[:known], chosen, logits, self.pick)
+        verdict = verify(self._tokens[:known], chosen, candidates.draft_probs, logits, self.pick)
         verified = time.perf_counter()
         reason = self._accept(verdict.tokens)
         emitted = self._tokens[before : self._count].copy()
         self._catch_up()  # and so may a criterion
+        accepted = time.perf_counter()
         self.target.rewind(self._count - 1)  # the last token is not cached yet
         rewound = time.perf_counter()
         num_accepted = min(verdict.num_accepted, len(emitted))
@@ -144,12 +160,18 @@ class Decoding:
             num_accepted,
             len(candidates.tokens),
             len(chosen),
-            type(self.generator).__name__ if len(candidates.tokens) else None,
+            self._source(candidates),
             drafted - began,
             verified - drafted,
-            rewound - verified,
+            rewound - accepted,
             reason,
         )
+
+    def _source(self, candidates: Candidates) -> str | None:
+        """Who proposed, if anyone did."""
+        if not len(candidates.tokens):
+            return None
+        return candidates.source or type(self.generator).__name__
 
     def _make_room(self, count: int) -> None:
         """Let ``_tokens`` hold ``count``; views of it that others keep stay as they are."""

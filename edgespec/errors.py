@@ -9,11 +9,13 @@ EdgespecError
 ├── VocabularyMismatchError   target and draft do not share token ids
 ├── CandidateError        a candidate generator broke its promise
 ├── CacheRewindError      a cache was asked for positions that it does not hold
+├── NgramFileError        a file of n-grams cannot be read, written or used with this tokenizer
+├── ExactnessError        rows of a forward depend on how many there are, and must not
 ├── LogitsError           a model returned scores that are not numbers
+├── MissingExtraError     the packages of an extra are not installed
 ├── ProcessError          a generator was used in another process than it was made in
 └── ExportError           a checkpoint could not be turned into a model folder
     ├── UnsupportedArchitectureError   no export route is known for it
-    ├── MissingExtraError              the packages of an extra are not installed
     └── ParityError                    the written graph does not compute what the checkpoint does
 
 A wrong argument stays a ``ValueError``. Each message is one sentence: what, expected, got, remedy.
@@ -56,6 +58,14 @@ class CacheRewindError(EdgespecError, ValueError):
     """A cache was asked for positions that it does not hold."""
 
 
+class NgramFileError(EdgespecError):
+    """A file of n-grams cannot be read, written or used with this tokenizer."""
+
+
+class ExactnessError(EdgespecError):
+    """Rows of a forward depend on how many there are, and must not."""
+
+
 class LogitsError(EdgespecError):
     """A model returned scores that are not numbers."""
 
@@ -72,7 +82,7 @@ class UnsupportedArchitectureError(ExportError):
     """No export route is known for a checkpoint's architecture."""
 
 
-class MissingExtraError(ExportError):
+class MissingExtraError(EdgespecError):
     """The packages of an extra are not installed."""
 
 

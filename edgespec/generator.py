@@ -3,34 +3,43 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import MOST_CANDIDATES, AutoBudget, Budget, ConstantBudget, StepCosts
-from edgespec.candidates.assisted import AssistedCandidateGenerator
+from edgespec.budget import (
+    FIRST_CANDIDATES,
+    MOST_CANDIDATES,
+    AutoBudget,
+    Budget,
+    ConstantBudget,
+    HeuristicBudget,
+    StepCosts,
+)
 from edgespec.candidates.base import CandidateGenerator
+from edgespec.candidates.grammar import GrammarCandidateGenerator
+from edgespec.candidates.mixed import MixedCandidateGenerator
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
+from edgespec.constraint import constrained
+from edgespec.decode import TargetModel
+from edgespec.drafting import draft_candidates
 from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismatchError
+from edgespec.exact import InPairs, require_exact
+from edgespec.guided import Guide
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
 from edgespec.stream import Stream
-from edgespec.tokenizer import Tokenizer, require_same_token_ids
+from edgespec.tokenizer import Tokenizer, require_same_token_ids, same_token_ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Prompt = str | Sequence[int] | TokenIds
-"""A text, or its token ids [T]."""
-
-Batch = list[str] | tuple[str, ...]
-"""Several texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,9 @@ class EdgeGenerator:
         self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
         self.tokenizer = self._tokenizer()
         self.candidate_generator = candidate_generator
-        self._costs = StepCosts()
+        self._costs, self._exact_costs = StepCosts(), StepCosts()
+        self._is_exact = False
+        self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
         if draft is not None and candidate_generator is not None:
             raise ValueError(
@@ -142,11 +153,11 @@ class EdgeGenerator:
         """Token ids below this stand for something; rows of logits may be wider."""
         return self.model.vocab_size if self.tokenizer is None else self.tokenizer.size
 
-    def _open_draft(self, draft: "Draft") -> "EdgeGenerator":
+    def _open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
         """The draft model that is meant, loaded once.
 
         Raises:
-            VocabularyMismatchError: If its token ids are not this model's.
+            VocabularyMismatchError: If its token ids are not this model's, unless ``universal``.
         """
         if draft is self:
             raise ValueError(
@@ -159,6 +170,8 @@ class EdgeGenerator:
             if path not in self._drafts:
                 self._drafts[path] = EdgeGenerator(path, provider=self.session.device)
             opened = self._drafts[path]
+        if universal and not same_token_ids(opened.tokenizer, self.tokenizer):
+            return opened
         require_same_token_ids(opened.tokenizer, self.tokenizer)
         if opened.model.vocab_size < self.known_ids:
             raise VocabularyMismatchError(
@@ -195,7 +208,7 @@ class EdgeGenerator:
             ValueError: If an option is unknown or cannot be meant, or the prompt is empty or too
                 long.
         """
-        if _is_batch(prompt):
+        if is_batch(prompt):
             return [self.generate(one, **options) for one in prompt]
         chunks = list(self.stream(cast(Prompt, prompt), **options))
         reason = chunks[-1].finish_reason
@@ -217,6 +230,11 @@ class EdgeGenerator:
         options.setdefault("add_special_tokens", False)  # the template spells them out
         return self.generate(self.chat_prompt(messages), **options)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether :meth:`chat` has a template to lay out a conversation with."""
+        return ChatTemplate(self.folder.folder).exists
+
     def chat_prompt(self, messages: Sequence[Message], **variables: object) -> str:
         """The prompt that a conversation makes, for :meth:`stream`."""
         return ChatTemplate(self.folder.folder).render(messages, **variables)
@@ -228,14 +246,16 @@ class EdgeGenerator:
         """
         chosen = resolve(options, self._defaults())
         tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
+        chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         return Stream(
-            self.model,
+            self._target(chosen),
             self.tokenizer,
             tokens,
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
-            candidates=self._generator(chosen),
+            candidates=self._generator(chosen, len(tokens), guide),
             budget=self._budget(chosen),
+            lock=self.model.lock,
         )
 
     def _defaults(self) -> dict[str, Any]:
@@ -259,7 +279,7 @@ class EdgeGenerator:
                 )
             tokens = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         else:
-            tokens = _as_row(prompt)
+            tokens = as_row(prompt)
         if not len(tokens):
             raise ValueError("prompt must hold at least one token, got an empty one")
         wrong = tokens[(tokens < 0) | (tokens >= self.model.vocab_size)]
@@ -293,71 +313,71 @@ class EdgeGenerator:
             )
         return replace(options, max_length=longest)
 
-    def _generator(self, options: Options) -> CandidateGenerator | None:
+    def _generator(
+        self, options: Options, prompt_length: int, guide: Guide | None
+    ) -> CandidateGenerator | None:
         """Who proposes candidates in a call, None for plain decoding."""
-        generator = options.candidate_generator
+        asked: list[CandidateGenerator] = []
+        if options.candidate_generator is not None:
+            asked.append(options.candidate_generator)
         if options.wants_lookup:
-            generator = PromptLookupCandidateGenerator(
-                options.prompt_lookup_num_tokens or MOST_CANDIDATES,
-                options.max_matching_ngram_size,
-                options.min_matching_ngram_size,
-                options.prompt_lookup_policy,
-            )
-        elif options.draft:
-            generator = self._assisted(self._open_draft(options.draft), options)
-        elif generator is None and options.lookup is None and options.draft is None:
-            generator = self.candidate_generator
-            if generator is None and self.draft is not None:
-                generator = self._assisted(self.draft, options)
+            asked.append(self._lookup(options))
+        if options.draft:
+            draft = self._open_draft(options.draft, universal=options.universal_draft)
+            asked.append(draft_candidates(draft, self, options, prompt_length))
+        if not asked and options.lookup is None and options.draft is None:
+            if self.candidate_generator is not None:
+                asked.append(self.candidate_generator)
+            elif self.draft is not None:
+                asked.append(draft_candidates(self.draft, self, options, prompt_length))
+        generator = MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
         if generator is not None and self.model.max_rows is not None:
             raise GraphMismatchError(
                 f"{self.session.path} cannot verify candidates: its input 'input_ids' takes "
                 f"{self.model.max_rows} token at a time; export it again (edgespec export MODEL), "
                 "or leave lookup, draft and candidate_generator out"
             )
+        # lookup=False asks for plain decoding; a graph that takes one row can do nothing else.
+        plain = generator is None and False in (options.lookup, options.draft)
+        if guide is not None and not plain and self.model.max_rows is None:
+            return GrammarCandidateGenerator(guide, generator)
         return generator
 
-    def _assisted(self, draft: "EdgeGenerator", options: Options) -> CandidateGenerator:
-        """A draft model's candidates for this model."""
-        return AssistedCandidateGenerator(
-            draft.model,
-            vocab_size=min(draft.known_ids, self.known_ids),
-            eos_token_ids=options.eos_token_id,
-            max_length=draft.max_length,
-            assistant_confidence_threshold=options.assistant_confidence_threshold,
+    def _lookup(self, options: Options) -> CandidateGenerator:
+        """Prompt lookup as a call asks for it."""
+        return PromptLookupCandidateGenerator(
+            options.prompt_lookup_num_tokens or MOST_CANDIDATES,
+            options.max_matching_ngram_size,
+            options.min_matching_ngram_size,
+            options.prompt_lookup_policy,
+            [self._encode(text, add_special_tokens=False) for text in options.lookup_references],
         )
 
+    def _target(self, options: Options) -> TargetModel:
+        """The model as the loop reads it.
+
+        Raises:
+            ExactnessError: If ``exact`` was asked for and the machine's kernels do not allow it.
+        """
+        if not options.exact:
+            return self.model
+        if not self._is_exact:
+            with self.model.lock:
+                require_exact(self.model)
+            self._is_exact = True
+        return InPairs(self.model)
+
     def _budget(self, options: Options) -> Budget:
-        if options.num_assistant_tokens == "auto":
-            if options.prompt_lookup_num_tokens is not None:
-                return ConstantBudget(options.prompt_lookup_num_tokens)
-            return AutoBudget(self._costs)
-        return ConstantBudget(options.num_assistant_tokens)
-
-
-def _as_row(prompt: Sequence[int] | TokenIds) -> TokenIds:
-    """A prompt of token ids as an array [T].
-
-    Raises:
-        ValueError: If it is not one row of whole numbers.
-    """
-    try:
-        tokens = np.asarray(prompt)
-        got = f"an array of {tokens.dtype} with shape {list(tokens.shape)}"
-    except ValueError:
-        tokens, got = np.empty((0, 0)), "rows of different lengths"
-    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
-        raise ValueError(f"prompt must be a text or one row of whole numbers, got {got}")
-    return tokens.astype(np.int64)
-
-
-def _is_batch(prompt: Prompt | Batch) -> TypeGuard[Batch]:
-    """Whether a prompt is several texts."""
-    return (
-        isinstance(prompt, list | tuple)
-        and len(prompt) > 0
-        and all(isinstance(one, str) for one in prompt)
-    )
+        schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
+        if count == "auto":
+            if schedule is None and options.prompt_lookup_num_tokens is None:
+                return AutoBudget(self._exact_costs if options.exact else self._costs)
+            count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
+        if schedule == "heuristic":
+            return self._heuristics.setdefault(count, HeuristicBudget(count))
+        if schedule == "heuristic_transient":
+            return HeuristicBudget(count)
+        return ConstantBudget(count)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool

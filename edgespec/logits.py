@@ -8,7 +8,7 @@ a candidate that is refused a moment later; what keeps no memory has nothing to 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgespec.arrays import Logits, TokenIds
 from edgespec.sampling import Distribution, distribute
-from edgespec.verify import Pick, pick_greedy
+from edgespec.verify import MakeDistribution, Pick, Sampler, pick_greedy
 
 if TYPE_CHECKING:
     from edgespec.options import Options  # which names LogitsProcessor, and so imports this file
@@ -27,9 +27,6 @@ LogitsProcessor = Callable[[TokenIds, NDArray[np.float32]], NDArray[np.float32]]
 
 The scores are the processor's own: it may write to them and return them. The tokens are not.
 """
-
-MakeDistribution = Callable[[NDArray[np.float32], TokenIds], Distribution]
-"""The target's p, from a row of logits [V] and the tokens before it [T]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +235,9 @@ def make_processing(options: "Options", *, prompt_length: int, vocab_limit: int)
         ids = _ids("begin_suppress_tokens", options.begin_suppress_tokens, vocab_limit)
         at_first = SuppressTokens(ids, begin=prompt_length, end=prompt_length + 1)
         rules.append(("begin_suppress_tokens", at_first))
-    rules += [("logits_processors", _checked(p)) for p in options.logits_processors]
+    rules += [
+        (getattr(p, "option", "logits_processors"), _checked(p)) for p in options.logits_processors
+    ]
     return Processing(tuple(rules), vocab_limit)
 
 
@@ -261,12 +260,32 @@ def make_pick(options: "Options", *, prompt_length: int, vocab_limit: int) -> Pi
         distribution = make_distribution(
             options, prompt_length=prompt_length, vocab_limit=vocab_limit
         )
-        rng = np.random.default_rng(options.seed)
-        return lambda row, prefix: distribution(row, prefix).draw(rng.random())
+        return Sampler(distribution, np.random.default_rng(options.seed))
     process = make_processing(options, prompt_length=prompt_length, vocab_limit=vocab_limit)
     if not process.rules:
         return lambda row, prefix: pick_greedy(row[:vocab_limit], prefix)
     return lambda row, prefix: pick_greedy(process(row, prefix), prefix)
+
+
+def make_draft_pick(options: "Options", *, prompt_length: int, vocab_limit: int) -> Pick:
+    """How a draft chooses for that call: by the same rules, and by chance of its own.
+
+    With the target's own random numbers a draft would be judged by those that it drew with, and
+    the text would not follow the target's distribution.
+
+    Args:
+        options: The settings of the call.
+        prompt_length: Tokens in the prompt.
+        vocab_limit: Ids at and above it are never picked.
+
+    Raises:
+        ValueError: If an option names a token id that cannot be meant.
+    """
+    pick = make_pick(options, prompt_length=prompt_length, vocab_limit=vocab_limit)
+    if not isinstance(pick, Sampler):
+        return pick
+    seed = np.random.SeedSequence(options.seed, spawn_key=(1,))
+    return replace(pick, rng=np.random.default_rng(seed))
 
 
 def make_distribution(

@@ -16,7 +16,11 @@ from edgespec.manifest import Manifest
 from edgespec.session import Session
 
 PREFILL_ROWS = 128
-"""Tokens read in one forward of a prefill: bounds the memory of a long prompt."""
+"""Tokens read in one forward of a prefill: bounds the memory of a long prompt.
+
+Not above 128, the block of ONNX Runtime's kernels: of 129 rows the last is computed by the kernel
+for a single one, which rounds otherwise (1.32, tried); see ``exact.py``.
+"""
 _KEPT_STEPS = 40
 _KNOWN_INPUTS = {"input_ids", "attention_mask", "position_ids", "num_logits_to_keep"}
 

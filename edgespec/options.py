@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from edgespec.generator import Draft
 
 
+Schedule = Literal["constant", "heuristic", "heuristic_transient"]
+"""How the number of candidates changes from round to round, by transformers' names."""
+
+
 class GenerateOptions(TypedDict, total=False):
     """Keyword arguments of ``generate``, ``stream`` and ``chat``; see :class:`Options`."""
 
     lookup: bool | None
+    lookup_references: Sequence[str | Sequence[int]]
     draft: "Draft | None"
     candidate_generator: CandidateGenerator | None
     max_new_tokens: int | None
@@ -47,15 +52,21 @@ class GenerateOptions(TypedDict, total=False):
     begin_suppress_tokens: Sequence[int]
     logit_bias: Mapping[int, float]
     seed: int | None
+    json_schema: Mapping[str, Any] | str | None
+    regex: str | None
+    grammar: str | None
     logits_processors: Sequence[LogitsProcessor]
     stopping_criteria: Sequence[StoppingCriterion]
     num_assistant_tokens: int | Literal["auto"]
+    num_assistant_tokens_schedule: Schedule | None
+    universal_draft: bool
     assistant_confidence_threshold: float
     prompt_lookup_num_tokens: int | None
     max_matching_ngram_size: int
     min_matching_ngram_size: int
     prompt_lookup_policy: MatchPolicy
     add_special_tokens: bool
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,10 @@ class Options:
     """The settings of one call.
 
     Attributes:
-        lookup: True proposes candidates by prompt lookup, False by nothing.
+        lookup: True proposes candidates by prompt lookup, with ``draft`` by whichever of the two
+            promises more; False switches it off.
+        lookup_references: Further texts, or their token ids, that lookup may copy from: the file
+            being edited, a retrieved passage, the last answer. They switch lookup on.
         draft: A draft model that proposes: an EdgeGenerator, a model folder, True for the one in
             the target's folder, or False for none.
         candidate_generator: The caller's own generator.
@@ -88,18 +102,31 @@ class Options:
         begin_suppress_tokens: Token ids not written first.
         logit_bias: Added to the scores of these token ids.
         seed: Repeats a sampled text, with and without candidates; None draws one.
+        json_schema: A JSON schema, as a mapping or text, that the text will follow.
+        regex: A regular expression that the whole text will match.
+        grammar: A grammar in llguidance's Lark form that the text will follow.
         logits_processors: The caller's own, called as ``processor(input_ids [T], scores [V])``.
         stopping_criteria: The caller's own, called as ``criterion(input_ids [T])`` a token.
         num_assistant_tokens: Candidates a round verifies at most, or "auto": what pays here.
-        assistant_confidence_threshold: A draft model stops at a token less likely than this.
+        num_assistant_tokens_schedule: How that number changes: ``"constant"`` not at all,
+            ``"heuristic"`` by two more after a round in which all candidates stood and one less
+            after any other, kept from call to call, ``"heuristic_transient"`` the same anew in each
+            call. With ``num_assistant_tokens="auto"`` they begin at 5. None is ``"constant"`` for a
+            number, and for "auto" what pays.
+        universal_draft: Let a draft with another tokenizer propose, by way of the text.
+        assistant_confidence_threshold: A draft model stops at a token less likely than this, at
+            first; the number moves with what stood. 0 for no such rule.
         prompt_lookup_num_tokens: As in transformers: lookup with so many candidates a round.
         max_matching_ngram_size: Longest n-gram that lookup matches.
         min_matching_ngram_size: Shortest n-gram that lookup matches.
         prompt_lookup_policy: Which of several matches is continued.
         add_special_tokens: Let the tokenizer add what starts a text of this model.
+        exact: Read at least two rows in every forward, so that the text is the same bit for bit
+            with any candidates or none, in int4 too; a plain step then costs what two rows do.
     """
 
     lookup: bool | None = None
+    lookup_references: tuple[str | Sequence[int], ...] = ()
     draft: "Draft | None" = None
     candidate_generator: CandidateGenerator | None = None
     max_new_tokens: int | None = None
@@ -123,15 +150,21 @@ class Options:
     begin_suppress_tokens: tuple[int, ...] = ()
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
     seed: int | None = None
+    json_schema: Mapping[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
     logits_processors: tuple[LogitsProcessor, ...] = ()
     stopping_criteria: tuple[StoppingCriterion, ...] = ()
     num_assistant_tokens: int | Literal["auto"] = "auto"
+    num_assistant_tokens_schedule: Schedule | None = None
+    universal_draft: bool = False
     assistant_confidence_threshold: float = 0.4
     prompt_lookup_num_tokens: int | None = None
     max_matching_ngram_size: int = 3
     min_matching_ngram_size: int = 1
     prompt_lookup_policy: MatchPolicy = "longest"
     add_special_tokens: bool = True
+    exact: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.
@@ -158,33 +191,55 @@ class Options:
             "'auto' or a whole number, 0 or more",
             lambda v: v == "auto" or _is_natural(v),
         )
-        if self.lookup is False and self.prompt_lookup_num_tokens is not None:
-            raise ValueError("prompt_lookup_num_tokens and lookup=False exclude each other")
+        _check(
+            "num_assistant_tokens_schedule",
+            self.num_assistant_tokens_schedule,
+            f"one of {', '.join(get_args(Schedule))}, or None",
+            lambda v: v is None or v in get_args(Schedule),
+        )
+        for name in ("prompt_lookup_num_tokens", "lookup_references"):
+            if self.lookup is False and getattr(self, name):
+                raise ValueError(f"{name} and lookup=False exclude each other")
         _check(
             "assistant_confidence_threshold",
             self.assistant_confidence_threshold,
             "from 0 to 1",
             lambda v: 0 <= v <= 1,
         )
+        constraints = [n for n in CONSTRAINTS if getattr(self, n) is not None]
+        if len(constraints) > 1:
+            raise ValueError(
+                f"{constraints[0]} and {constraints[1]} exclude each other: a text follows one"
+            )
         asked = {
             "lookup": self.wants_lookup,
             "draft": self.draft not in (None, False),
-            "candidate_generator": self.candidate_generator is not None,
         }
-        both = [name for name, wanted in asked.items() if wanted]
-        if len(both) > 1:
-            raise ValueError(f"{both[0]} and {both[1]} exclude each other: both propose candidates")
+        for name, wanted in asked.items():
+            if wanted and self.candidate_generator is not None:
+                raise ValueError(
+                    f"{name} and candidate_generator exclude each other; to let several propose, "
+                    "pass a MixedCandidateGenerator of them"
+                )
+        if self.universal_draft and not asked["draft"]:
+            raise ValueError(
+                "universal_draft has no effect without draft=...; name the draft model"
+            )
 
     @property
     def wants_lookup(self) -> bool:
         """Whether prompt lookup proposes."""
-        return bool(self.lookup) or self.prompt_lookup_num_tokens is not None
+        named = self.prompt_lookup_num_tokens is not None or bool(self.lookup_references)
+        return bool(self.lookup) or named
 
 
 NAMES = tuple(f.name for f in dataclasses.fields(Options))
 """All options by name."""
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Options)}
+
+CONSTRAINTS = ("json_schema", "regex", "grammar")
+"""Options that bind the whole output to a form."""
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 """Options that change only sampled text."""
@@ -229,7 +284,7 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
 
 _ROWS = (
     *("eos_token_id", "stop", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
-    *("logits_processors", "stopping_criteria"),
+    *("logits_processors", "stopping_criteria", "lookup_references"),
 )
 
 
@@ -257,7 +312,9 @@ def _as_row(name: str, value: Any) -> Any:
         return tuple(tuple(map(int, row)) for row in value)
     if name in ("suppress_tokens", "begin_suppress_tokens"):
         return tuple(map(int, value))
-    if name in ("logits_processors", "stopping_criteria"):
+    if name == "lookup_references" and isinstance(value, str):
+        return (value,)
+    if name in ("logits_processors", "stopping_criteria", "lookup_references"):
         return tuple(value)
     return value
 

@@ -36,6 +36,11 @@ class Distribution:
         at = np.searchsorted(up_to, chance * up_to[-1], side="right")
         return int(self.ids[at])
 
+    def prob(self, token: int) -> float:
+        """How likely ``token`` is; 0 where it cannot be drawn."""
+        at = int(np.searchsorted(self.ids, token))
+        return float(self.probs[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
+
     def dense(self, vocab_size: int) -> Probs:
         """[V] with 0 for the tokens that cannot be drawn."""
         probs = np.zeros(vocab_size)

@@ -3,16 +3,15 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 from edgespec.arrays import TokenIds
 from edgespec.budget import Budget
-from edgespec.candidates.assisted import AssistedCandidateGenerator
 from edgespec.candidates.base import CandidateGenerator
-from edgespec.decode import Decoding
+from edgespec.decode import Decoding, TargetModel
+from edgespec.drafting import draft_models
 from edgespec.logits import make_pick
-from edgespec.model import CausalLM
 from edgespec.options import Options
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason, Stopping, StopText
@@ -53,7 +52,7 @@ class Stream:
 
     def __init__(
         self,
-        model: CausalLM,
+        model: TargetModel,
         tokenizer: Tokenizer | None,
         prompt: TokenIds,
         options: Options,
@@ -61,6 +60,7 @@ class Stream:
         known_ids: int,
         candidates: CandidateGenerator | None,
         budget: Budget,
+        lock: AbstractContextManager[bool],
     ) -> None:
         """Get ready; nothing is computed before the first chunk is asked for.
 
@@ -72,6 +72,7 @@ class Stream:
             known_ids: Token ids below it stand for something.
             candidates: Who proposes; None for plain decoding.
             budget: How many candidates a round may take.
+            lock: Held for a round: threads that share the model take turns.
         """
         assert options.max_length is not None, "the caller sets the nearest limit"
         self.stats = Stats(prompt_tokens=len(prompt))
@@ -93,9 +94,8 @@ class Stream:
             stopping=self._stopping,
             vocab_size=known_ids,
         )
-        drafts = [candidates.draft] if isinstance(candidates, AssistedCandidateGenerator) else []
         # Always in the same order: two models that draft for each other must not wait in a ring.
-        self._locks = [m.lock for m in sorted([model, *drafts], key=id)]
+        self._locks = sorted([lock, *(draft.lock for draft in draft_models(candidates))], key=id)
         self._chunks = self._run()
 
     def __iter__(self) -> Iterator[Chunk]:

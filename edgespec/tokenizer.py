@@ -1,8 +1,11 @@
 """Text to tokens and back; a stream that never emits half a character."""
 
 import hashlib
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as FastTokenizer
@@ -15,6 +18,8 @@ _LEAD = 6
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4
 """Bytes of the longest UTF-8 character."""
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""A byte in a vocabulary of pieces, for characters that have no piece."""
 
 
 class Tokenizer:
@@ -72,6 +77,28 @@ class Tokenizer:
         """Return the text of ``tokens`` [T]."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens)
 
+    @cached_property
+    def opening(self) -> TokenIds:
+        """[N] the special tokens that start every text."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        ids = self._tokenizer.encode("a").ids
+        at = next((i for i in range(len(ids)) if ids[i : i + len(bare)] == bare), 0)
+        return np.array(ids[:at], np.int64)
+
+    @cached_property
+    def spelling(self) -> tuple[bytes, ...]:
+        """[size] the bytes of text that each id stands for; none for special tokens and gaps.
+
+        Joined they are the text, but for a space at its start that some tokenizers add.
+        """
+        in_letters = b'"ByteLevel"' in _said_of(self._tokenizer.decoder)
+        special = {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        spelling = [b""] * self.size
+        for token, token_id in self._tokenizer.get_vocab().items():
+            if token_id not in special:
+                spelling[token_id] = _spelt(token, in_letters=in_letters)
+        return tuple(spelling)
+
     def id_of(self, token: str) -> int | None:
         """The id of a token's own string, or None."""
         found: int | None = self._tokenizer.token_to_id(token)
@@ -85,6 +112,30 @@ class Tokenizer:
     def stream(self, prompt: TokenIds) -> "TextStream":
         """A stream for the text that follows ``prompt`` [T]."""
         return TextStream(self, prompt)
+
+
+def _said_of(decoder: Any) -> bytes:
+    """A decoder's settings as JSON, which is how it is pickled (tokenizers 0.23, tried)."""
+    return b"" if decoder is None else bytes(decoder.__getstate__())
+
+
+def _spelt(token: str, *, in_letters: bool) -> bytes:
+    """The bytes of a token, by its string in the vocabulary."""
+    if in_letters and all(letter in _BYTE_OF for letter in token):
+        return bytes(_BYTE_OF[letter] for letter in token)
+    if not in_letters and (byte := _BYTE.fullmatch(token)):
+        return bytes.fromhex(byte[1])
+    return (token if in_letters else token.replace("\u2581", " ")).encode()
+
+
+def _byte_of() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable ones are themselves, the others U+0100 and on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTE_OF = _byte_of()
 
 
 class TextStream:
@@ -177,5 +228,15 @@ def require_same_token_ids(draft: Tokenizer | None, target: Tokenizer | None) ->
         if ours != theirs:
             raise VocabularyMismatchError(
                 f"the tokenizer {draft.path} has {theirs!r} for the token id {token}, "
-                f"{target.path} has {ours!r}; a draft must be exported with its target's tokenizer"
+                f"{target.path} has {ours!r}; a draft must be exported with its target's "
+                "tokenizer, or be asked for with universal_draft=True"
             )
+
+
+def same_token_ids(draft: Tokenizer | None, target: Tokenizer | None) -> bool:
+    """Whether :func:`require_same_token_ids` lets the two pass."""
+    try:
+        require_same_token_ids(draft, target)
+    except VocabularyMismatchError:
+        return False
+    return True

@@ -1,4 +1,7 @@
-"""Which candidates stand: the target model's word against the generator's."""
+"""Which candidates stand: the target model's word against the generator's.
+
+p is the target's distribution and q the one that a candidate was drawn from, as in the papers.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,11 +9,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.arrays import Logits, TokenIds
+from edgespec.arrays import Logits, Probs, TokenIds
 from edgespec.errors import LogitsError
+from edgespec.sampling import Distribution
 
 Pick = Callable[[NDArray[np.float32], TokenIds], int]
 """Chooses a token from a row of logits [V] and the tokens before it [T]; called once a token."""
+
+MakeDistribution = Callable[[NDArray[np.float32], TokenIds], Distribution]
+"""What may follow the tokens [T], by a row of logits [V]; a pure function of the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """A pick by chance, for one random number a token; it can also be asked what it draws from.
+
+    Attributes:
+        distribution: What a token is drawn from.
+        rng: The only source of chance, so that a seed repeats a run.
+    """
+
+    distribution: MakeDistribution
+    rng: np.random.Generator
+
+    def __call__(self, row: NDArray[np.float32], prefix: TokenIds) -> int:
+        """Draw the token that follows ``prefix`` [T], by ``row`` [V]."""
+        return self.distribution(row, prefix).draw(self.rng.random())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +62,26 @@ def pick_greedy(row: NDArray[np.float32], prefix: TokenIds) -> int:
     return choice
 
 
+def verify(
+    known: TokenIds, candidates: TokenIds, draft_probs: Probs | None, logits: Logits, pick: Pick
+) -> Verdict:
+    """Judge a round by the rule that keeps the target's text or distribution.
+
+    Rejection sampling where candidates were drawn from a known q and the target draws too: it
+    lets more of them stand. The match rule everywhere else: it is right whatever proposes.
+
+    Args:
+        known: [T + K] the text so far with the candidates behind it.
+        candidates: [K] proposed tokens, the tail of ``known``.
+        draft_probs: [K or more, V] q of each, or None where the proposal is certain.
+        logits: [K+1, V] the target's scores; row i is for the token after i candidates.
+        pick: How the target chooses.
+    """
+    if draft_probs is not None and isinstance(pick, Sampler):
+        return verify_rejection(known, candidates, draft_probs, logits, pick)
+    return verify_match(known, candidates, logits, pick)
+
+
 def verify_match(known: TokenIds, candidates: TokenIds, logits: Logits, pick: Pick) -> Verdict:
     """Keep candidates as long as the target's own pick is the same token.
 
@@ -59,3 +103,48 @@ def verify_match(known: TokenIds, candidates: TokenIds, logits: Logits, pick: Pi
         if i == len(proposed) or picked[i] != proposed[i]:
             break
     return Verdict(len(picked) - 1, np.array(picked, np.int64))
+
+
+def verify_rejection(
+    known: TokenIds, candidates: TokenIds, draft_probs: Probs, logits: Logits, sampler: Sampler
+) -> Verdict:
+    """Keep candidate x with probability min(1, p(x) / q(x)); redraw the first that is refused.
+
+    The text follows p exactly if each candidate was drawn from its q, by chance of its own, and
+    if whether it is judged does not depend on what it or a later one turned out to be. Rows are
+    judged one by one, only for tokens that p can draw, and the rest is left when one fails.
+
+    Args:
+        known: [T + K] the text so far with the candidates behind it.
+        candidates: [K] proposed tokens, the tail of ``known``.
+        draft_probs: [K or more, V] q of each, above 0 for the candidate itself; V may be wider or
+            narrower than that of ``logits``: vocabularies are padded differently.
+        logits: [K+1, V] the target's scores; row i is for the token after i candidates.
+        sampler: p by row and prefix, and the chance.
+
+    Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 2023,
+    https://arxiv.org/abs/2211.17192, algorithm 1.
+    """
+    before = len(known) - len(candidates)
+    for i, token in enumerate(candidates.tolist()):
+        p = sampler.distribution(logits[i], known[: before + i])
+        q = np.asarray(draft_probs[i], np.float64)
+        # p = q always stands: a chance below 1 times q is below q in floating point too.
+        if sampler.rng.random() * q[token] >= p.prob(token):
+            last = _residual(p, q).draw(sampler.rng.random())
+            return Verdict(i, np.append(candidates[:i], last))
+    last = sampler(logits[len(candidates)], known)
+    return Verdict(len(candidates), np.append(candidates, last))
+
+
+def _residual(p: Distribution, q: Probs) -> Distribution:
+    """max(p - q, 0), scaled to 1: what drawing from q [V] and refusing leaves of p to be drawn."""
+    left = p.probs.copy()  # [N]
+    in_both = int(np.searchsorted(p.ids, len(q)))
+    left[:in_both] -= q[p.ids[:in_both]]
+    np.maximum(left, 0.0, out=left)
+    if not left.any():
+        # Where p and q differ by rounding alone, nothing is left to draw from.
+        return p
+    at = np.flatnonzero(left)
+    return Distribution(p.ids[at], left[at] / left.sum())

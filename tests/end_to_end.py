@@ -69,7 +69,7 @@ def main() -> None:
     )
     generator = EdgeGenerator(exported)
     gained = []
-    for prompt in json.loads(PROMPTS.read_text(encoding="utf-8")):
+    for prompt in json.loads(PROMPTS.read_text(encoding="utf-8"))[:3]:
         message = [{"role": "user", "content": prompt["prompt"]}]
         plain = generator.chat(message, max_new_tokens=options.tokens)
         lookup = generator.chat(message, max_new_tokens=options.tokens, lookup=True)

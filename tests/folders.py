@@ -32,6 +32,14 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def few_letters(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+    """Of the letters of ``vocab`` alone, joined by ``merges``."""
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 METASPACE = (
     "<unk>",
     "<s>",

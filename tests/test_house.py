@@ -22,14 +22,16 @@ SOURCES = sorted(
 
 FLOORS = (
     "arrays errors",
-    "manifest threads sampling",
-    "session tokenizer chat_template model_folder candidates.base",
-    "cache.base candidates.assisted candidates.prompt_lookup candidates.* verify stopping budget",
-    "cache.growing cache.in_place cache.* logits",
-    "model options decode",
-    "stats",
+    "manifest threads sampling ngram_store acceptance",
+    "session tokenizer chat_template model_folder verify candidates.base",
+    "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
+    "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
+    "candidates.grammar",
+    "model options decode prompt",
+    "stats drafting exact constraint",
     "stream",
     "generator",
+    "bench",
     "cli.*",
     "__main__",
 )
@@ -39,8 +41,9 @@ ONLY_IN = {
     "onnxruntime": {"session", "threads", "model", "cache.base", "cache.growing", "cache.in_place"},
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
-    "click": {"cli.main", "cli.generate", "cli.info"},
-    "rich": {"cli.info", "cli.generate"},
+    "llguidance": {"guided"},
+    "click": {"cli.main", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
+    "rich": {"cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
 }
 """Where each dependency is known."""
 
@@ -111,7 +114,7 @@ def test_the_runtime_names_the_exporter_in_one_line_only() -> None:
     "unwanted",
     [
         ["torch", "transformers", "optimum", "onnx", "onnxscript", "onnx_ir", "edgespec_export"],
-        ["click", "rich", "jinja2"],
+        ["click", "rich", "jinja2", "llguidance"],
     ],
     ids=["nothing of the exporter", "nothing that most calls do without"],
 )

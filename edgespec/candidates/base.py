@@ -36,7 +36,8 @@ class CandidateGenerator(Protocol):
     """Guesses what the target model will say next.
 
     A generator may also have ``begin(input_ids)``: a new request starts with these tokens [T],
-    and what was learned from the last one must go.
+    and what was learned from the last one must go; and ``end(input_ids)``: the request is over,
+    with these tokens.
     """
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
@@ -52,6 +53,13 @@ class CandidateGenerator(Protocol):
 def begin(generator: CandidateGenerator, input_ids: TokenIds) -> None:
     """Tell ``generator`` that a new request starts, if it wants to know."""
     told = getattr(generator, "begin", None)
+    if told is not None:
+        told(input_ids)
+
+
+def end(generator: CandidateGenerator, input_ids: TokenIds) -> None:
+    """Tell ``generator`` that the request is over, if it wants to know."""
+    told = getattr(generator, "end", None)
     if told is not None:
         told(input_ids)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgespec.acceptance import Acceptance
 from edgespec.arrays import TokenIds
-from edgespec.candidates.base import NO_CANDIDATES, CandidateGenerator, Candidates, begin
+from edgespec.candidates.base import NO_CANDIDATES, CandidateGenerator, Candidates, begin, end
 
 _CHEAP_SHARE = 0.02
 """A generator that needs less than this share of a round's time for a candidate is asked always."""
@@ -52,6 +52,7 @@ class MixedCandidateGenerator:
         """
         if len(generators) < 2:
             raise ValueError(f"generators must be at least 2, got {len(generators)}")
+        self.generators = tuple(generators)
         names: list[str] = []
         for generator in generators:
             name = type(generator).__name__
@@ -74,6 +75,11 @@ class MixedCandidateGenerator:
             source.wait, source.skipped, source.proposed = 1, 0, None
             begin(source.generator, input_ids)
 
+    def end(self, input_ids: TokenIds) -> None:
+        """The request is over: who remembers past texts takes this one in."""
+        for source in self._sources:
+            end(source.generator, input_ids)
+
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the proposal [K] that promises the most tokens, with its source."""
         if self._returned_at is not None:
@@ -83,6 +89,10 @@ class MixedCandidateGenerator:
         for source in sorted(self._sources, key=self._is_costly):
             count = self._count(source, max_candidates, self._rate(best_promise, 0.0))
             candidates = self._ask(source, input_ids, count) if count else NO_CANDIDATES
+            if candidates.draft_probs is not None:
+                # Drawn by chance: to drop it in view of what it is would change the distribution.
+                best, self._winner = candidates, source
+                break
             promise = self._promise(source, candidates)
             # What it took to find them is spent; only what they bring counts now.
             if promise > best_promise:

@@ -11,6 +11,8 @@ from edgespec.errors import EdgespecError, UnsupportedArchitectureError
 COMMANDS = {
     "generate": ("edgespec.cli.generate", "Continue a text and show it as it comes."),
     "info": ("edgespec.cli.info", "Say what a model folder is."),
+    "ngrams": ("edgespec.cli.ngrams", "Count n-grams of a corpus, to draft from."),
+    "bench": ("edgespec.cli.bench", "Measure whether lookup pays with a model, here."),
     "export": ("edgespec_export.command", "Turn a checkpoint into a model folder."),
 }
 

@@ -137,7 +137,7 @@ def compare(options: argparse.Namespace) -> None:
     engines = {"edgespec": Engine(sys.executable, "edgespec", options.folder, options.threads)}
     if options.peer_python:
         engines["genai"] = Engine(options.peer_python, "genai", options.folder, options.threads)
-    prompts = json.loads((HERE / "prompts.json").read_text())
+    prompts = json.loads((HERE / "prompts.json").read_text(encoding="utf-8"))[:3]
     seen: dict[tuple[str, str, bool], list[float]] = {}
     told: dict[tuple[str, str, bool], list[int]] = {}
     for repeat in range(options.repeats + 1):

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from edgespec.budget import MOST_CANDIDATES, AutoBudget, ConstantBudget, StepCosts
+from edgespec.budget import (
+    FIRST_CANDIDATES,
+    MOST_CANDIDATES,
+    AutoBudget,
+    ConstantBudget,
+    HeuristicBudget,
+    StepCosts,
+)
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
 
 
@@ -163,3 +170,58 @@ def test_the_same_rounds_lead_to_the_same_choices() -> None:
 
     assert choices() == choices()
     assert len(set(choices())) > 1
+
+
+class TestHeuristic:
+    """transformers' schedules ``heuristic`` and ``heuristic_transient``."""
+
+    def after(self, budget: HeuristicBudget, accepted: int, chosen: int) -> int:
+        assert budget.choose(proposal(chosen)) == chosen
+        budget.learn(proposal(chosen), chosen, accepted, 1.0, 1.0)
+        return budget.limit()
+
+    def test_two_more_after_all_stood_and_one_less_otherwise(self) -> None:
+        budget = HeuristicBudget(5)
+        assert budget.limit() == 5
+        assert self.after(budget, 5, 5) == 7
+        assert self.after(budget, 6, 7) == 6
+        assert self.after(budget, 0, 6) == 5
+
+    def test_a_proposal_shorter_than_asked_for_counts_as_it_is(self) -> None:
+        assert self.after(HeuristicBudget(5), 2, 2) == 7
+
+    def test_a_round_without_candidates_says_nothing(self) -> None:
+        budget = HeuristicBudget(5)
+        budget.learn(NO_CANDIDATES, 0, 0, 1.0, 1.0)
+        assert budget.limit() == 5
+
+    def test_one_is_the_least(self) -> None:
+        budget = HeuristicBudget(2)
+        assert [self.after(budget, 0, 1) for _ in range(3)] == [1, 1, 1]
+
+    def test_none_stays_none(self) -> None:
+        assert HeuristicBudget(0).limit() == 0
+
+
+class TestDrawn:
+    """Candidates that came by chance: what is left out of them must not depend on them."""
+
+    def drawn(self, count: int) -> Candidates:
+        return Candidates(np.zeros(count, np.int64), np.full((count, 2), 0.5))
+
+    def test_all_are_verified_however_little_that_pays(self) -> None:
+        budget = AutoBudget(costs(STEEP))
+        for count in (1, 3, 8):
+            assert budget.choose(self.drawn(count)) == count
+            assert budget.choose(proposal(count)) < count or count == 1
+
+    def test_fewer_are_asked_for_where_they_do_not_pay(self) -> None:
+        budget = AutoBudget(costs(STEEP))
+        asked = []
+        for _ in range(40):
+            asked.append(budget.limit())
+            count = min(asked[-1], 8)
+            budget.learn(self.drawn(count), count, 0, 0.0, STEEP[count + 1])
+        assert asked[0] == FIRST_CANDIDATES
+        assert set(asked[3:]) <= {0, 1}
+        assert sum(asked[3:]) <= 8

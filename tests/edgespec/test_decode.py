@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from edgespec.arrays import TokenIds
+from edgespec.arrays import Probs, TokenIds
 from edgespec.budget import ConstantBudget
 from edgespec.candidates.base import CandidateGenerator, Candidates
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.decode import Decoding, Round
 from edgespec.errors import CandidateError
+from edgespec.sampling import Distribution
 from edgespec.stopping import Stopping, StoppingCriterion, StopText
-from edgespec.verify import pick_greedy
+from edgespec.verify import Sampler, pick_greedy
 from tests.fakes import CountingModel
 
 
@@ -181,6 +182,59 @@ def test_a_generator_that_breaks_its_promise_is_named(returned: list[int], said:
 
     with pytest.raises(CandidateError, match=f"^{said}$"):
         list(decoding(CountingModel(), Liar(), [5], 3))
+
+
+@pytest.mark.parametrize(
+    ("draft_probs", "said"),
+    [
+        (
+            np.eye(64)[[6, 9]],
+            "Liar must draw its candidates from draft_probs, but the probability of token 7 there "
+            "is 0.0",
+        ),
+        (
+            np.full((2, 64), np.nan),
+            "Liar must draw its candidates from draft_probs, but the probability of token 6 there "
+            "is nan",
+        ),
+        (
+            np.ones((2, 4)),
+            "Liar must draw its candidates from draft_probs, but the probability of token 6 there "
+            "is 0.0",
+        ),
+        (
+            np.ones((1, 64)),
+            r"Liar must return draft_probs \[K, V\] with a row for each of its 2 candidates, got "
+            r"the shape \[1, 64\]",
+        ),
+    ],
+    ids=["never drawn", "not a number", "too narrow", "a row too few"],
+)
+def test_candidates_that_cannot_have_been_drawn_are_refused(draft_probs: Probs, said: str) -> None:
+    class Liar(Counter):
+        def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
+            return Candidates(np.array([6, 7]), draft_probs)
+
+    with pytest.raises(CandidateError, match=f"^{said}$"):
+        list(decoding(CountingModel(), Liar(), [5], 3))
+
+
+def test_drawn_candidates_are_sampled_by_rejection_and_others_matched() -> None:
+    """What the target gives no chance at all is matched away, and redrawn where it was drawn."""
+    p, q = Distribution(np.array([1]), np.array([1.0])), np.full((4, 64), 1 / 64)
+
+    class Drawer(Counter):
+        def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
+            return Candidates(np.full(max_candidates, 1), q[:max_candidates])
+
+    chance = np.random.default_rng(0)
+    made = decoding(CountingModel(), Drawer(), [5], 9)
+    made.pick = Sampler(lambda row, prefix: p, chance)
+    assert emitted(list(made)) == [1] * 9
+    # A number to judge each candidate by, and one for the token of the target's own.
+    same = np.random.default_rng(0)
+    same.random(9)
+    assert chance.random() == same.random()
 
 
 def test_a_new_request_is_announced_to_a_generator_that_wants_to_know() -> None:

@@ -1,0 +1,70 @@
+"""Which generator lets a draft model propose for its target."""
+
+from typing import TYPE_CHECKING
+
+from edgespec.candidates.assisted import AssistedCandidateGenerator, DraftModel
+from edgespec.candidates.base import CandidateGenerator
+from edgespec.candidates.grammar import GrammarCandidateGenerator
+from edgespec.candidates.mixed import MixedCandidateGenerator
+from edgespec.candidates.universal import UniversalAssistedCandidateGenerator
+from edgespec.logits import make_draft_pick
+from edgespec.options import Options
+from edgespec.tokenizer import same_token_ids
+
+if TYPE_CHECKING:
+    from edgespec.generator import EdgeGenerator  # which imports this file
+
+
+def draft_models(candidates: CandidateGenerator | None) -> list[DraftModel]:
+    """The models that compute when ``candidates`` proposes."""
+    if isinstance(candidates, MixedCandidateGenerator):
+        return [model for one in candidates.generators for model in draft_models(one)]
+    if isinstance(candidates, GrammarCandidateGenerator):
+        return draft_models(candidates.inner)
+    if isinstance(candidates, AssistedCandidateGenerator | UniversalAssistedCandidateGenerator):
+        return [candidates.draft]
+    return []
+
+
+def draft_candidates(
+    draft: "EdgeGenerator", target: "EdgeGenerator", options: Options, prompt_length: int
+) -> CandidateGenerator:
+    """The candidates of ``draft`` for ``target``, in one call.
+
+    By token ids where both mean the same by them, and otherwise by way of the text. The draft
+    chooses by the rules of the call, in the target's token ids.
+
+    Args:
+        draft: The model that proposes.
+        target: The model whose text it is.
+        options: The settings of the call.
+        prompt_length: Tokens in the prompt.
+
+    Raises:
+        ValueError: If an option names a token id that cannot be meant.
+    """
+    threshold = options.assistant_confidence_threshold
+    ours, theirs = draft.tokenizer, target.tokenizer
+    if ours is None or theirs is None or same_token_ids(ours, theirs):
+        shared = min(draft.known_ids, target.known_ids)
+        return AssistedCandidateGenerator(
+            draft.model,
+            vocab_size=shared,
+            width=target.model.vocab_size,
+            pick=make_draft_pick(options, prompt_length=prompt_length, vocab_limit=shared),
+            eos_token_ids=options.eos_token_id,
+            max_length=draft.max_length,
+            assistant_confidence_threshold=threshold,
+        )
+    pick = make_draft_pick(options, prompt_length=prompt_length, vocab_limit=target.known_ids)
+    return UniversalAssistedCandidateGenerator(
+        draft.model,
+        ours,
+        theirs,
+        width=target.model.vocab_size,
+        pick=pick,
+        eos_token_ids=draft.folder.manifest.eos_token_ids,
+        target_eos_token_ids=options.eos_token_id,
+        max_length=draft.max_length,
+        assistant_confidence_threshold=threshold,
+    )

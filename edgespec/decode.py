@@ -1,7 +1,7 @@
 """The loop: propose, verify, accept, rewind."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -112,7 +112,7 @@ class Decoding:
         view.flags.writeable = False
         return view
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Generator[Round, None, None]:
         """Yield a round at a time until the text ends."""
         if self.generator is None:
             yield from self._rounds()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
@@ -96,6 +96,7 @@ class Stream:
         )
         # Always in the same order: two models that draft for each other must not wait in a ring.
         self._locks = sorted([lock, *(draft.lock for draft in draft_models(candidates))], key=id)
+        self._rounds = iter(self._decoding)
         self._chunks = self._run()
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -106,18 +107,22 @@ class Stream:
         """The next chunk."""
         return next(self._chunks)
 
+    def close(self) -> None:
+        """Leave the text as it is; nothing more is computed."""
+        self._chunks.close()
+        self._rounds.close()
+
     def cancel(self) -> None:
         """End the text with the token in work; may be called from another thread."""
         self._cancelled.set()
 
-    def _run(self) -> Iterator[Chunk]:
-        rounds = iter(self._decoding)
+    def _run(self) -> Generator[Chunk, None, None]:
         while True:
             began = time.perf_counter()
             with ExitStack() as held:
                 for lock in self._locks:
                     held.enter_context(lock)
-                done = next(rounds)
+                done = next(self._rounds)
             self.stats.add(done)
             pieces = self._stopping.text.drain()
             pieces += [""] * (len(done.tokens) - len(pieces))  # an end token has no text

@@ -334,9 +334,11 @@ def test_without_llguidance_the_way_to_it_is_said(
 
 def test_the_options_of_a_call_reach_the_text(text_model: EdgeGenerator) -> None:
     options: GenerateOptions = {"regex": "[a-c]{4}", "max_new_tokens": 20}
-    plain = text_model.generate("abc", lookup=False, **options)
+    forced = text_model.generate("abc", **options)
+    options["lookup"] = False
+    plain = text_model.generate("abc", **options)
     assert re.fullmatch("[a-c]{4}", plain.text)
-    assert text_model.generate("abc", **options).tokens.tolist() == plain.tokens.tolist()
+    assert forced.tokens.tolist() == plain.tokens.tolist()
 
 
 def test_a_text_follows_one_constraint(text_model: EdgeGenerator) -> None:

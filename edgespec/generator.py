@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
-import numpy as np
-
 from edgespec.arrays import TokenIds
 from edgespec.budget import (
     FIRST_CANDIDATES,
@@ -210,15 +208,8 @@ class EdgeGenerator:
         """
         if is_batch(prompt):
             return [self.generate(one, **options) for one in prompt]
-        chunks = list(self.stream(cast(Prompt, prompt), **options))
-        reason = chunks[-1].finish_reason
-        assert reason is not None, "a stream ends with a reason"
-        return Result(
-            "".join(chunk.text for chunk in chunks),
-            np.concatenate([chunk.tokens for chunk in chunks]),
-            reason,
-            chunks[-1].stats,
-        )
+        stream = self.stream(cast(Prompt, prompt), **options)
+        return Result(*stream.read_all(), stream.stats)
 
     def chat(self, messages: Sequence[Message], **options: "Unpack[GenerateOptions]") -> Result:
         """Answer a conversation, laid out by the model's own chat template.

@@ -192,7 +192,8 @@ class CausalLM:
     def _run(self, step: _Step, tokens: TokenIds, *, fetched_only: bool = False) -> None:
         past, count = self.cache.length, len(tokens)
         step.input_ids[0] = tokens
-        step.position_ids[0] = np.arange(past, past + count)
+        if "position_ids" in self.session.inputs:
+            step.position_ids[0] = np.arange(past, past + count)
         if "attention_mask" in self.session.inputs:
             step.binding.bind_cpu_input("attention_mask", self._ones(past + count))
         self.session.run(step.binding, fetched_only=fetched_only)

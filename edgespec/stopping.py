@@ -38,11 +38,16 @@ class StopText:
         self._stream = stream
         self._held = ""
         self._ready: list[str] = []
+        self._waiting: list[int] = []
 
     def push(self, token: int) -> bool:
-        """Take the next token; True if a stop string is complete with it."""
-        if self._stream is None:
-            self._ready.append("")
+        """Take the next token; True if a stop string is complete with it.
+
+        Without stop strings the token waits until its text is asked for: a round has better
+        things to do.
+        """
+        if not self._stop or self._stream is None:
+            self._waiting.append(token)
             return False
         self._held += self._stream.push(token)
         found = [at for s in self._stop if (at := self._held.find(s)) >= 0]
@@ -64,16 +69,19 @@ class StopText:
                 return size
         return 0
 
-    def drain(self) -> list[str]:
-        """The text that may be given out by now, a piece for each token since the last time."""
-        ready, self._ready = self._ready, []
-        return ready
+    def drain(self, *, last: bool = False) -> list[str]:
+        """The text that may be given out by now, a piece for each token since the last time.
 
-    def flush(self) -> str:
-        """What is held back, when no more tokens come."""
-        rest = self._held + (self._stream.flush() if self._stream is not None else "")
-        self._held, self._stream = "", None
-        return rest
+        Args:
+            last: No more tokens come: one more piece follows, with what was held back.
+        """
+        stream, waiting = self._stream, self._waiting
+        ready = self._ready + [stream.push(t) if stream is not None else "" for t in waiting]
+        self._ready, self._waiting = [], []
+        if last:
+            ready.append(self._held + (stream.flush() if stream is not None else ""))
+            self._held, self._stream = "", None
+        return ready
 
 
 @dataclass(slots=True)

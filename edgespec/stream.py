@@ -6,10 +6,12 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgespec.arrays import TokenIds
 from edgespec.budget import Budget
 from edgespec.candidates.base import CandidateGenerator
-from edgespec.decode import Decoding, TargetModel
+from edgespec.decode import Decoding, Round, TargetModel
 from edgespec.drafting import draft_models
 from edgespec.logits import make_pick
 from edgespec.options import Options
@@ -116,23 +118,41 @@ class Stream:
         """End the text with the token in work; may be called from another thread."""
         self._cancelled.set()
 
+    def read_all(self) -> tuple[str, TokenIds, FinishReason]:
+        """Write to the end: the text, [N] its tokens, and why it ended."""
+        rounds = [self._round()]
+        while rounds[-1].finish_reason is None:
+            rounds.append(self._round())
+        self._rounds.close()
+        text = "".join(self._stopping.text.drain(last=True))
+        return text, np.concatenate([r.tokens for r in rounds]), rounds[-1].finish_reason
+
     def _run(self) -> Generator[Chunk, None, None]:
         while True:
+            done = self._round()
             began = time.perf_counter()
-            with ExitStack() as held:
-                for lock in self._locks:
-                    held.enter_context(lock)
-                done = next(self._rounds)
-            self.stats.add(done)
-            pieces = self._stopping.text.drain()
+            last = done.finish_reason is not None
+            pieces = self._stopping.text.drain(last=last)
+            rest = pieces.pop() if last else ""
             pieces += [""] * (len(done.tokens) - len(pieces))  # an end token has no text
-            if done.finish_reason is not None:
-                pieces[-1] += self._stopping.text.flush()
-            prefill_s = self._decoding.prefill_s - self.stats.prefill_s
-            self.stats.prefill_s += prefill_s
-            self.stats.decode_s += time.perf_counter() - began - prefill_s
+            pieces[-1] += rest
+            self.stats.decode_s += time.perf_counter() - began
             yield Chunk(
                 done.tokens, tuple(pieces), done.num_accepted, done.finish_reason, self.stats
             )
-            if done.finish_reason is not None:
+            if last:
+                self._rounds.close()
                 return
+
+    def _round(self) -> Round:
+        """One pass through the loop, by whose turn it is."""
+        began = time.perf_counter()
+        with ExitStack() as held:
+            for lock in self._locks:
+                held.enter_context(lock)
+            done = next(self._rounds)
+        self.stats.add(done)
+        prefill_s = self._decoding.prefill_s - self.stats.prefill_s
+        self.stats.prefill_s += prefill_s
+        self.stats.decode_s += time.perf_counter() - began - prefill_s
+        return done

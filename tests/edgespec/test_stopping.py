@@ -22,8 +22,7 @@ def told(tokenizer: Tokenizer, stop: list[str], text: str) -> tuple[list[str], b
     for byte in text.encode():
         if watched.push(byte):
             return watched.drain(), True
-    rest = watched.flush()
-    return [*watched.drain(), rest], False
+    return watched.drain(last=True), False
 
 
 @pytest.mark.parametrize(

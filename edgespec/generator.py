@@ -64,9 +64,6 @@ class Result:
 class EdgeGenerator:
     """A language model on ONNX Runtime that writes its own text, sooner.
 
-    >>> generator = EdgeGenerator()  # the embedded model
-    >>> print(generator.generate("def main():", lookup=True, max_new_tokens=32))  # doctest: +SKIP
-
     A generator may be used from several threads and for several streams at a time; they take
     turns, and each switch costs reading the text again.
     """
@@ -87,10 +84,9 @@ class EdgeGenerator:
         Args:
             path: A model folder or its ``.onnx`` file; None is the embedded model.
             provider: ``"cpu"``, ``"cuda"``, or ``"auto"``: CUDA where this ONNX Runtime has it.
-            threads: Threads to compute with; None counts the CPUs that the process may use. All
-                models of a process share them.
-            own_threads: Keep out of the shared pool, for processes whose other libraries make
-                ONNX Runtime sessions: with a shared pool ONNX Runtime refuses those.
+            threads: Threads to compute with; None counts the CPUs that the process may use.
+            own_threads: Share no threads with a draft model. Sharing is faster, but ONNX Runtime
+                then refuses the sessions that other libraries of the process make later.
             max_length: The most tokens of a text, prompt included; None for the model's own.
             draft: A draft model that proposes candidates in every call that says nothing else: a
                 model folder, an EdgeGenerator, or True for the one in this model's folder.
@@ -115,12 +111,10 @@ class EdgeGenerator:
         if max_length is not None and max_length < 2:
             raise ValueError(f"max_length must be at least 2, got {max_length}")
         self.folder: ModelFolder = open_model_folder(path)
-        self.session = Session(
-            self.folder.graph, provider=provider, threads=threads, own_threads=own_threads
-        )
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
-        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        self._shares_threads = draft not in (None, False)
+        self._load()
         self.tokenizer = self._tokenizer()
         self.candidate_generator = candidate_generator
         self._costs, self._exact_costs = StepCosts(), StepCosts()
@@ -132,6 +126,26 @@ class EdgeGenerator:
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
         self.draft = None if draft is None or draft is False else self._open_draft(draft)
+
+    def _load(self) -> None:
+        """Load the graph, and put an empty cache behind it."""
+        self.session = Session(
+            self.folder.graph,
+            provider=self._made_with["provider"],
+            threads=self._made_with["threads"],
+            share_threads=self._shares_threads,
+            own_threads=self._made_with["own_threads"],
+        )
+        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+
+    def _share_threads(self) -> None:
+        """Load the graph again, if it was loaded to run alone and is now to work in turn."""
+        if self._shares_threads or self._made_with["own_threads"]:
+            return
+        self._shares_threads = True
+        if not self.session.shares_threads:
+            del self.session, self.model  # so that the weights are not held twice
+            self._load()
 
     def _tokenizer(self) -> Tokenizer | None:
         """The folder's tokenizer, if it has one: a graph alone takes token ids."""
@@ -166,8 +180,13 @@ class EdgeGenerator:
         else:
             path = str(draft_folder(self.folder) if draft is True else draft)
             if path not in self._drafts:
-                self._drafts[path] = EdgeGenerator(path, provider=self.session.device)
+                own = self._made_with["own_threads"]
+                self._drafts[path] = EdgeGenerator(
+                    path, provider=self.session.device, own_threads=own
+                )
             opened = self._drafts[path]
+        self._share_threads()
+        opened._share_threads()
         if universal and not same_token_ids(opened.tokenizer, self.tokenizer):
             return opened
         require_same_token_ids(opened.tokenizer, self.tokenizer)

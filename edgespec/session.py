@@ -54,6 +54,7 @@ class Session:
         *,
         provider: str = "auto",
         threads: int | None = None,
+        share_threads: bool = False,
         own_threads: bool = False,
     ) -> None:
         """Load ``path``.
@@ -62,7 +63,8 @@ class Session:
             path: The ``.onnx`` file; external data is looked for beside it.
             provider: ``"cpu"``, ``"cuda"``, or ``"auto"``: CUDA where this ONNX Runtime has it.
             threads: Threads to compute with; None counts the CPUs that the process may use.
-            own_threads: Keep out of the pool that all sessions of the process share.
+            share_threads: Work in turn with other sessions of the process, in one pool.
+            own_threads: Keep out of such a pool.
 
         Raises:
             ModelFolderError: If the file, or the data that it refers to, is missing or broken.
@@ -71,8 +73,8 @@ class Session:
         """
         self.path = path.resolve()
         wanted = _wanted_provider(provider)
-        pool = join_pool(threads, own=own_threads)
-        self.threads = pool.threads
+        pool = join_pool(threads, share=share_threads, own=own_threads)
+        self.threads, self.shares_threads = pool.threads, pool.shared
         self._session = _load(self.path, wanted, pool)
         self.provider = self._session.get_providers()[0]
         if wanted not in self._session.get_providers():
@@ -176,7 +178,8 @@ def _load(path: Path, provider: str, pool: Pool) -> ort.InferenceSession:
     else:
         options.intra_op_num_threads = pool.threads
         options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if not pool.spins:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         return ort.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # ONNX Runtime's errors share no base class but this (1.32, tried)

@@ -158,9 +158,9 @@ def told(make):
         return str(error)
 """
 
-    def test_the_first_model_sets_the_size_for_all(self, models: Path) -> None:
+    def test_target_and_draft_set_the_size_for_all_that_follow(self, models: Path) -> None:
         code = self.START + (
-            "print(told(lambda: EdgeGenerator(path, threads=2)))\n"
+            "print(told(lambda: EdgeGenerator(path, threads=2, draft=other)))\n"
             "print(told(lambda: EdgeGenerator(other)))\n"
             "print(told(lambda: EdgeGenerator(other, threads=2)))\n"
             "print(told(lambda: EdgeGenerator(other, threads=3)))\n"
@@ -170,28 +170,43 @@ def told(make):
             "2",
             "2",
             "2",
-            "threads must be 2, as for the first model of this process, "
-            "with which it shares them, got 3",
-            "own_threads must be passed with the first model of a process, "
+            "threads must be 2, as many as the models of this process share, got 3",
+            "own_threads must be asked for before a draft model is used in a process, "
             "whose models now share a pool of 2 threads",
         ]
 
+    def test_a_draft_named_in_a_call_makes_both_share(self, models: Path) -> None:
+        code = self.START + (
+            "one = EdgeGenerator(path)\n"
+            "print(one.session.shares_threads)\n"
+            "plain = one.generate([3, 9, 4], max_new_tokens=9).tokens.tolist()\n"
+            "drafted = one.generate([3, 9, 4], max_new_tokens=9, draft=other).tokens.tolist()\n"
+            "print(one.session.shares_threads, drafted == plain)\n"
+            "session = one.session\n"
+            "one.generate([3, 9, 4], max_new_tokens=9, draft=other)\n"
+            "print(one.session is session)\n"
+        )
+        said = run(code, models / "hash", models / "markov").splitlines()
+        assert said == ["False", "True True", "True"]
+
+    @pytest.mark.parametrize("more", ["", ", own_threads=True, draft=other"], ids=["alone", "own"])
     def test_models_with_threads_of_their_own_leave_other_sessions_alone(
-        self, models: Path
+        self, models: Path, more: str
     ) -> None:
         code = self.START + (
-            "print(told(lambda: EdgeGenerator(path, threads=1, own_threads=True)))\n"
+            f"print(told(lambda: EdgeGenerator(path, threads=1{more})))\n"
             "import onnxruntime\n"
             "onnxruntime.InferenceSession(other + '/model.onnx')\n"
             "print(told(lambda: EdgeGenerator(other, threads=2, own_threads=True)))\n"
         )
         assert run(code, models / "hash", models / "markov").splitlines() == ["1", "2"]
 
-    def test_no_more_threads_are_started_than_were_chosen(self, models: Path) -> None:
+    @pytest.mark.parametrize("more", ["", ", draft=other"], ids=["alone", "with a draft"])
+    def test_no_more_threads_are_started_than_were_chosen(self, models: Path, more: str) -> None:
         code = self.START + (
             "def count(): return len(os.listdir('/proc/self/task'))\n"
             "before = count()\n"
-            "one = EdgeGenerator(path, threads=3); two = EdgeGenerator(other)\n"
+            f"one = EdgeGenerator(path, threads=3{more})\n"
             "print(count() - before)\n"
         )
         if sys.platform == "linux":

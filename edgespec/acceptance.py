@@ -1,5 +1,6 @@
 """How often candidates stood, by where they came from and how long a match they continued."""
 
+from bisect import bisect_right
 from collections import defaultdict
 
 _BOUNDS = (1, 2, 3, 5, 9, 17, 33)
@@ -53,4 +54,4 @@ def _bucket(match_length: int | None, position: int) -> int:
     if match_length is None:
         return 0
     reached = match_length + position
-    return sum(reached >= bound for bound in _BOUNDS)
+    return bisect_right(_BOUNDS, reached)

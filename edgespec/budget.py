@@ -1,5 +1,6 @@
 """How many candidates to ask for next."""
 
+from bisect import bisect_right
 from collections import deque
 from statistics import median
 from typing import Protocol
@@ -108,28 +109,31 @@ class StepCosts:
         """Know nothing yet."""
         self._seen: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
+        self._rows: list[int] = []  # that were measured, in order
 
     def add(self, rows: int, seconds: float) -> None:
         """Take in one forward. The median of the last few forgives a disturbed one."""
         seen = self._seen.setdefault(rows, deque(maxlen=7))
         seen.append(seconds)
         self._medians[rows] = median(seen)
+        if len(self._rows) < len(self._medians):
+            self._rows = sorted(self._medians)
 
     def seconds(self, rows: int) -> float | None:
         """What a forward of ``rows`` takes: measured, or on a line between what was measured."""
-        known = sorted(self._medians.items())
+        known, medians = self._rows, self._medians
+        if len(known) > 1 and rows in medians:
+            return medians[rows]
         if not known:
             return None
         if len(known) == 1:
             # One point only: a row more is taken to cost a tenth, so that something is tried.
-            (at, took) = known[0]
-            return took * (1 + 0.1 * (rows - 1)) / (1 + 0.1 * (at - 1))
-        if rows in self._medians:
-            return self._medians[rows]
-        above = next((i for i, (at, _) in enumerate(known) if at > rows), len(known) - 1)
-        (x0, y0), (x1, y1) = known[max(above, 1) - 1], known[max(above, 1)]
-        slope = max(0.0, (y1 - y0) / (x1 - x0))
-        return max(y0 + slope * (rows - x0), known[0][1])
+            at = known[0]
+            return medians[at] * (1 + 0.1 * (rows - 1)) / (1 + 0.1 * (at - 1))
+        above = min(max(bisect_right(known, rows), 1), len(known) - 1)
+        x0, x1 = known[above - 1], known[above]
+        slope = max(0.0, (medians[x1] - medians[x0]) / (x1 - x0))
+        return max(medians[x0] + slope * (rows - x0), medians[known[0]])
 
 
 class AutoBudget:

@@ -64,25 +64,13 @@ class ConstantBudget:
         """Nothing to learn."""
 
 
-class HeuristicBudget:
+class HeuristicBudget(ConstantBudget):
     """Two more after a round in which all candidates stood, one less after any other.
 
     As transformers' schedules ``heuristic``, where the number is kept from one call to the next,
     and ``heuristic_transient``, where each call starts anew. A round without candidates says
     nothing, and the number does not fall below 1.
     """
-
-    def __init__(self, num_candidates: int) -> None:
-        """Begin with at most ``num_candidates`` in a round; 0 stays 0."""
-        self.num_candidates = num_candidates
-
-    def limit(self) -> int:
-        """The number of now."""
-        return self.num_candidates
-
-    def choose(self, candidates: Candidates) -> int:
-        """All of them."""
-        return len(candidates.tokens)
 
     def learn(
         self,

@@ -217,4 +217,6 @@ class AutoBudget:
             rate = expected / ((self._costs.seconds(k + 1) or step_s) + k * draft_s)
             if rate > best_rate:
                 best, best_rate = k, rate
+            elif rate < 0.5 * best_rate:
+                break  # no more will pay again
         return best

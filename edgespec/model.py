@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnxruntime as ort
@@ -21,22 +21,22 @@ PREFILL_ROWS = 128
 Not above 128, the block of ONNX Runtime's kernels: of 129 rows the last is computed by the kernel
 for a single one, which rounds otherwise (1.32, tried); see ``exact.py``.
 """
-_KEPT_STEPS = 40
 _KNOWN_INPUTS = {"input_ids", "attention_mask", "position_ids", "num_logits_to_keep"}
 
 
 @dataclass(slots=True)
-class _Step:
-    """Bindings for forwards of one row count, filled anew each time.
+class _Bound:
+    """What a forward reads and writes: the cache bound once, the rest again if the rows change.
 
     ``bind_cpu_input`` shares the arrays' memory, so writing to them is all that a repeated forward
     needs. They are kept here: a binding keeps them alive itself only from onnxruntime 1.25 on.
     """
 
     binding: ort.IOBinding
-    input_ids: TokenIds
-    position_ids: TokenIds
-    num_logits_to_keep: TokenIds
+    rows: int = 0
+    input_ids: TokenIds = field(default_factory=lambda: np.empty((1, 0), np.int64))
+    position_ids: TokenIds = field(default_factory=lambda: np.empty((1, 0), np.int64))
+    num_logits_to_keep: TokenIds = field(default_factory=lambda: np.array(0, np.int64))
 
 
 class CausalLM:
@@ -103,8 +103,8 @@ class CausalLM:
         self._logits_dtype = session.outputs["logits"].dtype
         self._logits = np.empty(0, self._logits_dtype)
         self._mask = np.ones((1, 0), np.int64)
-        self._steps: dict[int, _Step] = {}
-        self._bound = self.cache.generation
+        self._bound: dict[bool, _Bound] = {}  # with logits and, for a prefill, without
+        self._generation = self.cache.generation
         self._reader: object = None
 
     def _width(self, manifest: Manifest) -> int:
@@ -142,9 +142,7 @@ class CausalLM:
             [N, V] float32. A view of a buffer that the next forward overwrites.
         """
         count = len(tokens)
-        self._make_room(count)
-        step = self._steps.get(count) or self._kept_step(count)
-        self._run(step, tokens)
+        self._run(tokens, logits=True)
         rows = self._logits[: count * self.vocab_size].reshape(count, self.vocab_size)
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
@@ -152,52 +150,50 @@ class CausalLM:
         """Append ``tokens`` [N] to the cache, in pieces, without computing any logits."""
         rows = self.max_rows or PREFILL_ROWS
         for start in range(0, len(tokens), rows):
-            piece = tokens[start : start + rows]
-            self._make_room(len(piece))
-            self._run(self._step(len(piece), logits=False), piece, fetched_only=True)
+            self._run(tokens[start : start + rows], logits=False)
 
-    def _make_room(self, count: int) -> None:
-        """Let the cache grow if it must; bindings to what it held before are dropped."""
-        self.cache.reserve(self.cache.length + count)
-        if self._bound != self.cache.generation:
-            self._steps.clear()
-            self._bound = self.cache.generation
-
-    def _kept_step(self, count: int) -> _Step:
-        """Bind a forward of ``count`` rows whose logits land in the one buffer for logits."""
-        if len(self._steps) >= _KEPT_STEPS:
-            self._steps.clear()
-        needed = count * self.vocab_size
-        if self._logits.size < needed:
-            self._steps.clear()  # they are bound to the smaller buffer
-            self._logits = np.empty(needed, self._logits_dtype)
-        self._steps[count] = self._step(count, logits=True)
-        return self._steps[count]
-
-    def _step(self, count: int, *, logits: bool) -> _Step:
-        binding = self.session.new_binding()
-        ids, positions = np.empty((1, count), np.int64), np.empty((1, count), np.int64)
-        step = _Step(binding, ids, positions, np.array(count, np.int64))
-        self.cache.bind(binding)
-        binding.bind_cpu_input("input_ids", step.input_ids)
-        if "position_ids" in self.session.inputs:
-            binding.bind_cpu_input("position_ids", step.position_ids)
-        if "num_logits_to_keep" in self.session.inputs:
-            binding.bind_cpu_input("num_logits_to_keep", step.num_logits_to_keep)
-        if logits:
-            rows = self._logits[: count * self.vocab_size].reshape(1, count, self.vocab_size)
-            binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(rows))
-        return step
-
-    def _run(self, step: _Step, tokens: TokenIds, *, fetched_only: bool = False) -> None:
+    def _run(self, tokens: TokenIds, *, logits: bool) -> None:
         past, count = self.cache.length, len(tokens)
-        step.input_ids[0] = tokens
+        bound = self._ready(count, logits=logits)
+        bound.input_ids[0] = tokens
         if "position_ids" in self.session.inputs:
-            step.position_ids[0] = np.arange(past, past + count)
+            bound.position_ids[0] = np.arange(past, past + count)
         if "attention_mask" in self.session.inputs:
-            step.binding.bind_cpu_input("attention_mask", self._ones(past + count))
-        self.session.run(step.binding, fetched_only=fetched_only)
-        self.cache.advance(step.binding, count)
+            bound.binding.bind_cpu_input("attention_mask", self._ones(past + count))
+        self.session.run(bound.binding, fetched_only=not logits)
+        self.cache.advance(bound.binding, count)
+
+    def _ready(self, count: int, *, logits: bool) -> _Bound:
+        """Bindings for ``count`` rows, the cache with room for them."""
+        self.cache.reserve(self.cache.length + count)
+        if self._generation != self.cache.generation:
+            self._bound.clear()  # they hold what the cache held before
+            self._generation = self.cache.generation
+        bound = self._bound.get(logits)
+        if bound is None:
+            bound = self._bound[logits] = _Bound(self.session.new_binding())
+            self.cache.bind(bound.binding)
+        if bound.rows != count:
+            self._bind_rows(bound, count, logits=logits)
+        return bound
+
+    def _bind_rows(self, bound: _Bound, count: int, *, logits: bool) -> None:
+        """Bind all but the cache anew; logits land in one buffer, as large as was ever needed."""
+        bound.rows = count
+        bound.input_ids = np.empty((1, count), np.int64)
+        bound.binding.bind_cpu_input("input_ids", bound.input_ids)
+        if "position_ids" in self.session.inputs:
+            bound.position_ids = np.empty((1, count), np.int64)
+            bound.binding.bind_cpu_input("position_ids", bound.position_ids)
+        if "num_logits_to_keep" in self.session.inputs:
+            bound.num_logits_to_keep = np.array(count, np.int64)
+            bound.binding.bind_cpu_input("num_logits_to_keep", bound.num_logits_to_keep)
+        if logits:
+            needed = count * self.vocab_size
+            if self._logits.size < needed:
+                self._logits = np.empty(needed, self._logits_dtype)
+            rows = self._logits[:needed].reshape(1, count, self.vocab_size)
+            bound.binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(rows))
 
     def _ones(self, length: int) -> TokenIds:
         """[1, length] of ones: one text has no padding to hide."""

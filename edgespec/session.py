@@ -74,8 +74,8 @@ class Session:
         self.path = path.resolve()
         wanted = _wanted_provider(provider)
         pool = join_pool(threads, share=share_threads, own=own_threads)
-        self.threads, self.shares_threads = pool.threads, pool.shared
         self._session = _load(self.path, wanted, pool)
+        self.threads, self.shares_threads = pool.threads, pool.shared
         self.provider = self._session.get_providers()[0]
         if wanted not in self._session.get_providers():
             if provider != "auto":
@@ -181,7 +181,8 @@ def _load(path: Path, provider: str, pool: Pool) -> ort.InferenceSession:
         if not pool.spins:
             options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
-        return ort.InferenceSession(str(path), options, providers=[provider])
+        # Without a fall-back, or ONNX Runtime prints each failure and tries the CPU in silence.
+        return ort.InferenceSession(str(path), options, providers=[provider], enable_fallback=0)
     except Exception as error:  # ONNX Runtime's errors share no base class but this (1.32, tried)
         raise _load_error(path, str(error)) from None
 

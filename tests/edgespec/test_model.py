@@ -112,8 +112,8 @@ class TestNearTheLimit:
         reached = []
         run = generator.model._run
 
-        def spy(step: Any, tokens: np.ndarray[Any, Any], **rest: Any) -> None:
-            run(step, tokens, **rest)
+        def spy(tokens: np.ndarray[Any, Any], **rest: Any) -> None:
+            run(tokens, **rest)
             reached.append(generator.model.length)
 
         monkeypatch.setattr(generator.model, "_run", spy)

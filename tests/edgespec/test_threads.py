@@ -189,6 +189,18 @@ def told(make):
         said = run(code, models / "hash", models / "markov").splitlines()
         assert said == ["False", "True True", "True"]
 
+    def test_a_draft_shares_too_where_another_model_runs_alone(self, models: Path) -> None:
+        code = self.START + (
+            "alone = EdgeGenerator(other)\n"
+            "one = EdgeGenerator(path)\n"
+            "plain = one.generate([3, 9, 4], max_new_tokens=9).tokens.tolist()\n"
+            "for _ in range(2):\n"
+            "    drafted = one.generate([3, 9, 4], max_new_tokens=9, draft=other)\n"
+            "    print(one.session.shares_threads, drafted.tokens.tolist() == plain)\n"
+        )
+        said = run(code, models / "hash", models / "markov").splitlines()
+        assert said == ["True True", "True True"]
+
     @pytest.mark.parametrize("more", ["", ", own_threads=True, draft=other"], ids=["alone", "own"])
     def test_models_with_threads_of_their_own_leave_other_sessions_alone(
         self, models: Path, more: str

@@ -9,6 +9,7 @@ import pytest
 from edgespec import EdgeGenerator
 from edgespec.cache.growing import GrowingCache
 from edgespec.model import CausalLM
+from edgespec.threads import pool_is_shared
 from tests.folders import write_folder
 from tests.toylm import HASH, oracle
 
@@ -69,7 +70,7 @@ def test_a_cropped_cache_is_bound_as_it_would_be_fed(two_heads: EdgeGenerator) -
     model.rewind(3)
     bound = model.forward(np.array([20])).copy()
     options = ort.SessionOptions()
-    options.use_per_session_threads = False  # all sessions of the process share a pool
+    options.use_per_session_threads = not pool_is_shared()
     plain = ort.InferenceSession(
         str(two_heads.folder.graph), options, providers=["CPUExecutionProvider"]
     )

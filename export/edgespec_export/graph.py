@@ -9,6 +9,8 @@ import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
 
+from edgespec.threads import pool_is_shared
+
 MICROSOFT = "com.microsoft"
 OPSETS = {"": 20, MICROSOFT: 1}
 IR_VERSION = 10
@@ -139,6 +141,7 @@ def run(
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not pool_is_shared()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from edgespec.threads import pool_is_shared
 from tests.export.checkpoints import reference_logits, write_checkpoint
 
 pytestmark = pytest.mark.export
@@ -90,7 +91,9 @@ def test_rotation_tables_keep_their_precision_in_half(tmp_path: Path) -> None:
 
 
 def test_one_session_reads_several_sizes(llama_folder: Path) -> None:
-    inputs = onnxruntime.InferenceSession(llama_folder / "model.onnx").get_inputs()
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = not pool_is_shared()
+    inputs = onnxruntime.InferenceSession(llama_folder / "model.onnx", options).get_inputs()
     shapes = {value.name: value.shape for value in inputs}
     assert shapes["input_ids"] == ["batch_size", "sequence_length"]
     assert shapes["attention_mask"] == ["batch_size", "total_sequence_length"]

@@ -110,6 +110,10 @@ class EdgeGenerator:
         }
         if max_length is not None and max_length < 2:
             raise ValueError(f"max_length must be at least 2, got {max_length}")
+        if draft is not None and candidate_generator is not None:
+            raise ValueError(
+                "draft and candidate_generator exclude each other: both propose candidates"
+            )
         self.folder: ModelFolder = open_model_folder(path)
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
@@ -121,10 +125,6 @@ class EdgeGenerator:
         self._is_exact = False
         self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
-        if draft is not None and candidate_generator is not None:
-            raise ValueError(
-                "draft and candidate_generator exclude each other: both propose candidates"
-            )
         self.draft = None if draft is None or draft is False else self._open_draft(draft)
 
     def _load(self) -> None:
@@ -257,13 +257,15 @@ class EdgeGenerator:
         chosen = resolve(options, self._defaults())
         tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
+        # First, as a draft that is used for the first time has this model loaded again.
+        candidates = self._generator(chosen, len(tokens), guide)
         return Stream(
             self._target(chosen),
             self.tokenizer,
             tokens,
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
-            candidates=self._generator(chosen, len(tokens), guide),
+            candidates=candidates,
             budget=self._budget(chosen),
             lock=self.model.lock,
         )

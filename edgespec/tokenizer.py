@@ -49,6 +49,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.path = path
+        self._sha256: str | None = None
         # get_vocab_size counts ids, and there may be gaps between them.
         self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
@@ -58,8 +59,10 @@ class Tokenizer:
         return found
 
     def sha256(self) -> str:
-        """Digest of the file: equal digests mean the same token ids."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        """Digest of the file, read once: equal digests mean the same token ids."""
+        if self._sha256 is None:
+            self._sha256 = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return self._sha256
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
         """Return the token ids [T] of ``text``.

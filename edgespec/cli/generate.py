@@ -78,10 +78,13 @@ def command(
     """  # noqa: D301 - \\b is click's own sign for lines that stay apart
     model, prompt = _model_and_prompt(arguments, file)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    given |= {"draft": draft_model or True} if draft or draft_model else {}
     given |= {"max_time_s": max_time} if max_time is not None else {}
     given |= {"do_sample": True} if sample else {}
-    generator = EdgeGenerator(model, provider=provider, threads=threads)
+    # Named when the target is loaded, a draft does not have it loaded a second time.
+    generator = EdgeGenerator(
+        model, provider=provider, threads=threads, draft=draft_model or draft or None
+    )
+    given |= {"draft": generator.draft} if generator.draft is not None else {}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)

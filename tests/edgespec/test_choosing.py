@@ -1,7 +1,5 @@
 """Which candidates a call gets, and which target: what its options come to together."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -115,11 +113,3 @@ def test_a_generator_is_told_when_a_request_ends(markov: EdgeGenerator, mixed: b
     stream.close()
     assert remembering.ended == [[5, 6, 7, 8], [9, 10]]
     assert np.all([len(text) for text in remembering.ended])
-
-
-def test_the_first_call_with_a_draft_runs_on_the_model_that_shares_its_threads(
-    models: Path, markov: EdgeGenerator
-) -> None:
-    generator = EdgeGenerator(models / "hash")
-    stream = generator.stream(PROMPT, max_new_tokens=3, draft=markov)
-    assert stream._decoding.target is generator.model

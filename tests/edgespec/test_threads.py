@@ -189,6 +189,14 @@ def told(make):
         said = run(code, models / "hash", models / "markov").splitlines()
         assert said == ["False", "True True", "True"]
 
+    def test_the_first_call_with_a_draft_runs_on_the_target_that_shares(self, models: Path) -> None:
+        code = self.START + (
+            "one = EdgeGenerator(path)\n"
+            "stream = one.stream([3, 9, 4], max_new_tokens=9, draft=other)\n"
+            "print(stream._decoding.target is one.model, one.session.shares_threads)\n"
+        )
+        assert run(code, models / "hash", models / "markov") == "True True"
+
     def test_a_draft_shares_too_where_another_model_runs_alone(self, models: Path) -> None:
         code = self.START + (
             "alone = EdgeGenerator(other)\n"

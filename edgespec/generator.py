@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from edgespec.arrays import TokenIds
 from edgespec.budget import (
     FIRST_CANDIDATES,
-    MOST_CANDIDATES,
     AutoBudget,
     Budget,
     ConstantBudget,
@@ -16,16 +15,12 @@ from edgespec.budget import (
     StepCosts,
 )
 from edgespec.candidates.base import CandidateGenerator
-from edgespec.candidates.grammar import GrammarCandidateGenerator
-from edgespec.candidates.mixed import MixedCandidateGenerator
-from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
+from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
 from edgespec.decode import TargetModel
-from edgespec.drafting import draft_candidates
-from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismatchError
+from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
-from edgespec.guided import Guide
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
@@ -125,7 +120,7 @@ class EdgeGenerator:
         self._is_exact = False
         self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
-        self.draft = None if draft is None or draft is False else self._open_draft(draft)
+        self.draft = None if draft is None or draft is False else self.open_draft(draft)
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
@@ -165,7 +160,7 @@ class EdgeGenerator:
         """Token ids below this stand for something; rows of logits may be wider."""
         return self.model.vocab_size if self.tokenizer is None else self.tokenizer.size
 
-    def _open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
+    def open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
         """The draft model that is meant, loaded once.
 
         Raises:
@@ -255,10 +250,10 @@ class EdgeGenerator:
         What is wrong with the arguments is said here, before the first chunk.
         """
         chosen = resolve(options, self._defaults())
-        tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
+        tokens = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         # First, as a draft that is used for the first time has this model loaded again.
-        candidates = self._generator(chosen, len(tokens), guide)
+        candidates = get_candidate_generator(self, chosen, len(tokens), guide)
         return Stream(
             self._target(chosen),
             self.tokenizer,
@@ -276,7 +271,7 @@ class EdgeGenerator:
         said = {n: v for n, v in self.folder.generation_config.items() if v is not None}
         return {"eos_token_id": manifest.eos_token_ids, **said}
 
-    def _encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
         """The prompt's token ids [T].
 
         Raises:
@@ -324,46 +319,6 @@ class EdgeGenerator:
                 "it can hold"
             )
         return replace(options, max_length=longest)
-
-    def _generator(
-        self, options: Options, prompt_length: int, guide: Guide | None
-    ) -> CandidateGenerator | None:
-        """Who proposes candidates in a call, None for plain decoding."""
-        asked: list[CandidateGenerator] = []
-        if options.candidate_generator is not None:
-            asked.append(options.candidate_generator)
-        if options.wants_lookup:
-            asked.append(self._lookup(options))
-        if options.draft:
-            draft = self._open_draft(options.draft, universal=options.universal_draft)
-            asked.append(draft_candidates(draft, self, options, prompt_length))
-        if not asked and options.lookup is None and options.draft is None:
-            if self.candidate_generator is not None:
-                asked.append(self.candidate_generator)
-            elif self.draft is not None:
-                asked.append(draft_candidates(self.draft, self, options, prompt_length))
-        generator = MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
-        if generator is not None and self.model.max_rows is not None:
-            raise GraphMismatchError(
-                f"{self.session.path} cannot verify candidates: its input 'input_ids' takes "
-                f"{self.model.max_rows} token at a time; export it again (edgespec export MODEL), "
-                "or leave lookup, draft and candidate_generator out"
-            )
-        # lookup=False asks for plain decoding; a graph that takes one row can do nothing else.
-        plain = generator is None and False in (options.lookup, options.draft)
-        if guide is not None and not plain and self.model.max_rows is None:
-            return GrammarCandidateGenerator(guide, generator)
-        return generator
-
-    def _lookup(self, options: Options) -> CandidateGenerator:
-        """Prompt lookup as a call asks for it."""
-        return PromptLookupCandidateGenerator(
-            options.prompt_lookup_num_tokens or MOST_CANDIDATES,
-            options.max_matching_ngram_size,
-            options.min_matching_ngram_size,
-            options.prompt_lookup_policy,
-            [self._encode(text, add_special_tokens=False) for text in options.lookup_references],
-        )
 
     def _target(self, options: Options) -> TargetModel:
         """The model as the loop reads it.

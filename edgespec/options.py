@@ -227,6 +227,11 @@ class Options:
             )
 
     @property
+    def refuses_candidates(self) -> bool:
+        """Whether plain decoding is asked for, unless another option names who proposes."""
+        return False in (self.lookup, self.draft)
+
+    @property
     def wants_lookup(self) -> bool:
         """Whether prompt lookup proposes."""
         named = self.prompt_lookup_num_tokens is not None or bool(self.lookup_references)

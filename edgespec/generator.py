@@ -19,11 +19,12 @@ from edgespec.chat_template import ChatTemplate, Message
 from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
 from edgespec.decode import TargetModel
+from edgespec.defaults import resolve
 from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
-from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.options import GenerateOptions, Options
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
 from edgespec.stats import Stats

@@ -28,7 +28,7 @@ FLOORS = (
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
-    "stats drafting exact constraint",
+    "stats drafting exact constraint defaults",
     "stream choosing",
     "generator",
     "bench",

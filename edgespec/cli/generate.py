@@ -31,6 +31,11 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 )
 @click.option("--chat", is_flag=True, help="The prompt is a message: lay it out for a chat.")
 @click.option("--lookup/--no-lookup", default=None, help="Propose candidates from the text itself.")
+@click.option("--ngram", is_flag=True, default=None, help="Propose what most often came next.")
+@click.option(
+    "--ngram-corpus", metavar="FILE", help="Propose from n-grams too; see edgespec ngrams build."
+)
+@click.option("--suffix", is_flag=True, default=None, help="Continue the longest passages seen.")
 @click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
 @click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
 @click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
-from edgespec.options import NAMES, GenerateOptions, Options, resolve
+from edgespec.defaults import resolve
+from edgespec.options import NAMES, GenerateOptions, Options
 
 
 def test_every_option_can_be_given_and_every_keyword_is_an_option() -> None:

@@ -40,6 +40,9 @@ class TestText:
         [
             (["--lookup"], "defgh\n"),
             (["--no-lookup"], "defgh\n"),
+            (["--ngram"], "defgh\n"),
+            (["--suffix", "--lookup"], "defgh\n"),
+            (["--include-stop", "--stop", "fg"], "defg\n"),
             (["--lookup", "--num-assistant-tokens", "auto"], "defgh\n"),
             (["--lookup", "--num-assistant-tokens", "3"], "defgh\n"),
             (["--stop", "zz", "--stop", "fg"], "de\n"),
@@ -55,7 +58,7 @@ class TestText:
         told = edgespec("generate", text, "abc", "-n", 5, *options)
         if out is None:
             assert (told.out, told.code) == ("", 2)
-            assert "threads must be" in told.err
+            assert told.err == "edgespec: threads must be at most 1,024, got 1,000,000\n"
         else:
             assert (told.out, told.err, told.code) == (out, "", 0)
 

@@ -40,6 +40,8 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     said = {n: v for n, v in defaults.items() if n in NAMES and v is not None}
     # A checkpoint's max_length is transformers' 20 more often than a limit of the model.
     said.pop("max_length", None)
+    # Nobody gets another distribution than the model's without asking for it.
+    said.pop("lossy_typical_acceptance", None)
     named = [n for n in _WHO if given.get(n) not in (None, False, ())]
     if named or given.get("lookup") is False:
         said.pop("prompt_lookup_num_tokens", None)
@@ -53,7 +55,7 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     said |= given
     options = Options(**{name: _as_stored(name, value) for name, value in said.items()})
     for switch, is_on, names in (
-        ("do_sample", sampled, SAMPLING),
+        ("do_sample", sampled, (*SAMPLING, "lossy_typical_acceptance")),
         *((name, options.wants(name), shaped) for name, shaped in SHAPING.items()),
     ):
         idle = [n for n in names if n in given and given[n] != _DEFAULTS[n]]

@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.prompt_lookup import MatchPolicy
 from edgespec.candidates.suffix import PastOutputs
-from edgespec.logits import LogitsProcessor
+from edgespec.logit_rules import LogitsProcessor
 from edgespec.ngram_store import NgramStore
 from edgespec.stopping import StoppingCriterion
 
@@ -46,6 +46,7 @@ class GenerateOptions(TypedDict, total=False):
     max_time_s: float | None
     min_new_tokens: int
     stop: str | Sequence[str]
+    include_stop: bool
     eos_token_id: int | Sequence[int] | None
     do_sample: bool
     temperature: float
@@ -60,6 +61,7 @@ class GenerateOptions(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]]
     suppress_tokens: Sequence[int]
     begin_suppress_tokens: Sequence[int]
+    forced_bos_token_id: int | None
     logit_bias: Mapping[int, float]
     seed: int | None
     json_schema: Mapping[str, Any] | str | None
@@ -77,6 +79,7 @@ class GenerateOptions(TypedDict, total=False):
     prompt_lookup_policy: MatchPolicy
     add_special_tokens: bool
     exact: bool
+    lossy_typical_acceptance: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ class Options:
         max_length: The most tokens in all, prompt included; None for the model's own limit.
         max_time_s: Seconds after which the text ends with the token in work.
         min_new_tokens: No end token before so many tokens.
-        stop: Strings that end the text; they are not part of it. They add to the end tokens.
+        stop: Strings that end the text, where the first of them is complete. They add to the end
+            tokens.
+        include_stop: Cut the text after the stop string instead of before it.
         eos_token_id: Tokens that end the text; None or an empty list for none.
         do_sample: Draw tokens by chance instead of taking the likeliest.
         temperature: Divides the logits; above 0.
@@ -118,7 +123,9 @@ class Options:
         no_repeat_ngram_size: No n-gram of this size twice; 0 for no such rule.
         bad_words_ids: Rows of token ids that must not appear.
         suppress_tokens: Token ids never written.
-        begin_suppress_tokens: Token ids not written first.
+        begin_suppress_tokens: Token ids not written first, or after the forced first token.
+        forced_bos_token_id: The first new token; transformers forces it after a prompt of one
+            token only.
         logit_bias: Added to the scores of these token ids.
         seed: Repeats a sampled text, with and without candidates; None draws one.
         json_schema: A JSON schema, as a mapping or text, that the text will follow.
@@ -142,6 +149,9 @@ class Options:
         add_special_tokens: Let the tokenizer add what starts a text of this model.
         exact: Read at least two rows in every forward, so that the text is the same bit for bit
             with any candidates or none, in int4 too; a plain step then costs what two rows do.
+        lossy_typical_acceptance: CHANGES THE TEXT'S DISTRIBUTION. Candidates stand that are likely
+            enough, so that more of them do: those of a probability above this number or, where the
+            target is unsure, above its square root times exp(-entropy). Medusa takes 0.09.
     """
 
     lookup: bool | None = None
@@ -161,6 +171,7 @@ class Options:
     max_time_s: float | None = None
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     eos_token_id: tuple[int, ...] = ()
     do_sample: bool = False
     temperature: float = 1.0
@@ -175,6 +186,7 @@ class Options:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    forced_bos_token_id: int | None = None
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
     seed: int | None = None
     json_schema: Mapping[str, Any] | str | None = None
@@ -192,6 +204,7 @@ class Options:
     prompt_lookup_policy: MatchPolicy = "longest"
     add_special_tokens: bool = True
     exact: bool = False
+    lossy_typical_acceptance: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.
@@ -246,6 +259,19 @@ class Options:
             for name in names:
                 if getattr(self, switch) is False and getattr(self, name) not in (None, ()):
                     raise ValueError(f"{name} and {switch}=False exclude each other")
+        _check(
+            "lossy_typical_acceptance",
+            self.lossy_typical_acceptance,
+            "above 0 and below 1, or None",
+            lambda v: v is None or 0 < v < 1,
+        )
+        if self.exact and self.lossy_typical_acceptance is not None:
+            raise ValueError(
+                "exact and lossy_typical_acceptance exclude each other: the text cannot be the "
+                "same with any candidates and depend on them"
+            )
+        if self.include_stop and not self.stop:
+            raise ValueError("include_stop has no effect without stop=...; name a stop string")
         constraints = [n for n in CONSTRAINTS if getattr(self, n) is not None]
         if len(constraints) > 1:
             raise ValueError(

@@ -22,7 +22,7 @@ SOURCES = sorted(
 
 FLOORS = (
     "arrays errors",
-    "manifest threads sampling ngram_store acceptance",
+    "logit_rules manifest threads sampling ngram_store acceptance",
     "session tokenizer chat_template model_folder verify candidates.base",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",

@@ -42,6 +42,7 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 @click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
 @click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--include-stop", is_flag=True, default=None, help="End after that text instead.")
 @click.option("--sample", is_flag=True, help="Draw tokens by chance instead of the likeliest.")
 @click.option("--temperature", type=float, help="Of the sampling.")
 @click.option("--top-k", type=int, help="Sample from the k likeliest tokens.")

@@ -20,6 +20,7 @@ from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
 from edgespec.decode import TargetModel
 from edgespec.defaults import resolve
+from edgespec.drafting import require_fitting_tokenizer
 from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
 from edgespec.model import CausalLM
@@ -73,6 +74,7 @@ class EdgeGenerator:
         own_threads: bool = False,
         max_length: int | None = None,
         draft: "Draft | None" = None,
+        universal_draft: bool = False,
         candidate_generator: CandidateGenerator | None = None,
     ) -> None:
         """Load a model.
@@ -86,6 +88,7 @@ class EdgeGenerator:
             max_length: The most tokens of a text, prompt included; None for the model's own.
             draft: A draft model that proposes candidates in every call that says nothing else: a
                 model folder, an EdgeGenerator, or True for the one in this model's folder.
+            universal_draft: Let that draft propose by way of the text if its tokenizer is another.
             candidate_generator: Proposes candidates in every call that names no other.
 
         Raises:
@@ -94,6 +97,7 @@ class EdgeGenerator:
             RuntimeTooOldError: If the installed ONNX Runtime cannot read it.
             ProviderError: If CUDA was asked for and cannot be had.
             TokenizerError: If its tokenizer does not fit.
+            VocabularyMismatchError: If the draft has other token ids, without ``universal_draft``.
         """
         self._made_with: dict[str, Any] = {
             "path": path,
@@ -102,6 +106,7 @@ class EdgeGenerator:
             "own_threads": own_threads,
             "max_length": max_length,
             "draft": draft,
+            "universal_draft": universal_draft,
             "candidate_generator": candidate_generator,
         }
         if max_length is not None and max_length < 2:
@@ -110,18 +115,28 @@ class EdgeGenerator:
             raise ValueError(
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
+        if universal_draft and draft in (None, False):
+            raise ValueError(
+                "universal_draft has no effect without draft=...; name the draft model"
+            )
         self.folder: ModelFolder = open_model_folder(path)
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)
-        self._load()
         self.tokenizer = self._tokenizer()
+        if draft is not None and draft is not False and not universal_draft:
+            # Before anything is loaded: a pool that is shared cannot be given up again.
+            require_fitting_tokenizer(draft, self.folder, self.tokenizer)
+        self._load()
+        self._require_width()
         self.candidate_generator = candidate_generator
         self._costs, self._exact_costs = StepCosts(), StepCosts()
         self._is_exact = False
         self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
-        self.draft = None if draft is None or draft is False else self.open_draft(draft)
+        self.draft: EdgeGenerator | None = None
+        if draft is not None and draft is not False:
+            self.draft = self.open_draft(draft, universal=universal_draft)
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
@@ -147,14 +162,16 @@ class EdgeGenerator:
         """The folder's tokenizer, if it has one: a graph alone takes token ids."""
         if not self.folder.tokenizer.is_file():
             return None
-        tokenizer = Tokenizer(self.folder.tokenizer)
-        if tokenizer.size > self.model.vocab_size:
+        return Tokenizer(self.folder.tokenizer)
+
+    def _require_width(self) -> None:
+        """Refuse a tokenizer with more tokens than the model scores."""
+        if self.tokenizer is not None and self.tokenizer.size > self.model.vocab_size:
             raise TokenizerError(
-                f"{self.folder.tokenizer} has {tokenizer.size} token ids, but {self.session.path} "
-                f"scores {self.model.vocab_size}; it belongs to another model: copy the "
-                "tokenizer.json of this one"
+                f"{self.folder.tokenizer} has {self.tokenizer.size} token ids, but "
+                f"{self.session.path} scores {self.model.vocab_size}; it belongs to another model: "
+                "copy the tokenizer.json of this one"
             )
-        return tokenizer
 
     @property
     def known_ids(self) -> int:
@@ -176,21 +193,22 @@ class EdgeGenerator:
         else:
             path = str(draft_folder(self.folder) if draft is True else draft)
             if path not in self._drafts:
+                if not universal:
+                    require_fitting_tokenizer(draft, self.folder, self.tokenizer)
                 own = self._made_with["own_threads"]
                 self._drafts[path] = EdgeGenerator(
                     path, provider=self.session.device, own_threads=own
                 )
             opened = self._drafts[path]
+        if not universal or same_token_ids(opened.tokenizer, self.tokenizer):
+            require_same_token_ids(opened.tokenizer, self.tokenizer)
+            if opened.model.vocab_size < self.known_ids:
+                raise VocabularyMismatchError(
+                    f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
+                    f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
+                )
         self._share_threads()
         opened._share_threads()
-        if universal and not same_token_ids(opened.tokenizer, self.tokenizer):
-            return opened
-        require_same_token_ids(opened.tokenizer, self.tokenizer)
-        if opened.model.vocab_size < self.known_ids:
-            raise VocabularyMismatchError(
-                f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
-                f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
-            )
         return opened
 
     def __reduce__(self) -> tuple[object, ...]:

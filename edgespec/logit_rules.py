@@ -126,7 +126,8 @@ class NoRepeatNgram(Ban):
             return _NONE
         windows = sliding_window_view(input_ids, self.size)  # [T-size+1, size]
         start = input_ids[len(input_ids) - self.size + 1 :]  # [size-1]
-        return windows[(windows[:, :-1] == start).all(axis=1), -1]
+        found: TokenIds = windows[(windows[:, :-1] == start).all(axis=1), -1]
+        return found
 
     def forbids(self, input_ids: TokenIds, token: int) -> bool:
         """Whether ``token`` completes one: only the places where it stands are compared."""

@@ -38,6 +38,9 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 @click.option("--suffix", is_flag=True, default=None, help="Continue the longest passages seen.")
 @click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
 @click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
+@click.option(
+    "--universal-draft", is_flag=True, help="Take a draft with another tokenizer than MODEL's."
+)
 @click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
 @click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
@@ -64,6 +67,7 @@ def command(
     chat: bool,
     draft: bool,
     draft_model: str | None,
+    universal_draft: bool,
     max_time: float | None,
     sample: bool,
     show_accepted: bool,
@@ -88,9 +92,14 @@ def command(
     given |= {"do_sample": True} if sample else {}
     # Named when the target is loaded, a draft does not have it loaded a second time.
     generator = EdgeGenerator(
-        model, provider=provider, threads=threads, draft=draft_model or draft or None
+        model,
+        provider=provider,
+        threads=threads,
+        draft=draft_model or draft or None,
+        universal_draft=universal_draft,
     )
-    given |= {"draft": generator.draft} if generator.draft is not None else {}
+    if generator.draft is not None:
+        given |= {"draft": generator.draft, "universal_draft": universal_draft}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)

@@ -22,12 +22,15 @@ _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Options)}
 _WHO = ("candidate_generator", *PROPOSERS, *(n for names in SWITCHED_ON_BY.values() for n in names))
 
 
-def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
+def resolve(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], *, has_draft: bool = False
+) -> Options:
     """The options of a call: what it says, then the model's own defaults, then ours.
 
     Args:
         given: The call's keyword arguments.
         defaults: What the model folder's ``generation_config.json`` says, in its names.
+        has_draft: Whether a draft model proposes in calls that name nobody.
 
     Raises:
         ValueError: If a name is unknown or a value cannot be meant.
@@ -57,6 +60,7 @@ def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
     for switch, is_on, names in (
         ("do_sample", sampled, (*SAMPLING, "lossy_typical_acceptance")),
         *((name, options.wants(name), shaped) for name, shaped in SHAPING.items()),
+        ("draft", has_draft or options.wants("draft"), ("assistant_confidence_threshold",)),
     ):
         idle = [n for n in names if n in given and given[n] != _DEFAULTS[n]]
         if idle and not is_on:

@@ -268,7 +268,7 @@ class EdgeGenerator:
 
         What is wrong with the arguments is said here, before the first chunk.
         """
-        chosen = resolve(options, self._defaults())
+        chosen = resolve(options, self._defaults(), has_draft=self.draft is not None)
         tokens = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         # First, as a draft that is used for the first time has this model loaded again.

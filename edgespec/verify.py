@@ -32,7 +32,7 @@ class Sampler:
     """
 
     distribution: MakeDistribution
-    rng: np.random.Generator
+    rng: "np.random.Generator"  # quoted: numpy loads its generators when they are first named
     lossy_threshold: float | None = None
 
     def __call__(self, row: NDArray[np.float32], prefix: TokenIds) -> int:

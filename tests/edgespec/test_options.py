@@ -133,6 +133,11 @@ def test_none_is_as_good_as_leaving_an_option_out(name: str) -> None:
             "prompt_lookup_policy has no effect without lookup=True; add that, or leave it out",
         ),
         (
+            {"assistant_confidence_threshold": 0.9, "lookup": True},
+            "assistant_confidence_threshold has no effect without draft=True; add that, or leave "
+            "it out",
+        ),
+        (
             {"include_stop": True},
             "include_stop has no effect without stop=...; name a stop string",
         ),

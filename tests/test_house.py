@@ -23,7 +23,7 @@ SOURCES = sorted(
 FLOORS = (
     "arrays errors",
     "logit_rules manifest threads sampling ngram_store acceptance",
-    "session tokenizer chat_template model_folder verify candidates.base",
+    "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.cache.base import cache_shape
+from edgespec.cache.form import cache_shape
 from edgespec.errors import GraphMismatchError
 from edgespec.session import Slot
 

@@ -23,12 +23,13 @@ from edgespec.chat_template import ChatTemplate, Message
 from edgespec.constraint import constrained
 from edgespec.decode import TargetModel
 from edgespec.drafting import draft_candidates
-from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismatchError
+from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
 from edgespec.guided import Guide
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
 from edgespec.stats import Stats
@@ -137,6 +138,8 @@ class EdgeGenerator:
             own_threads=self._made_with["own_threads"],
         )
         self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        if self.folder.made_by != "edgespec":  # ours were checked when they were exported
+            probe(self.model)
 
     def _share_threads(self) -> None:
         """Load the graph again, if it was loaded to run alone and is now to work in turn."""
@@ -343,15 +346,11 @@ class EdgeGenerator:
             elif self.draft is not None:
                 asked.append(draft_candidates(self.draft, self, options, prompt_length))
         generator = MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
-        if generator is not None and self.model.max_rows is not None:
-            raise GraphMismatchError(
-                f"{self.session.path} cannot verify candidates: its input 'input_ids' takes "
-                f"{self.model.max_rows} token at a time; export it again (edgespec export MODEL), "
-                "or leave lookup, draft and candidate_generator out"
-            )
-        # lookup=False asks for plain decoding; a graph that takes one row can do nothing else.
+        if generator is not None:
+            self.model.require_verification()
+        # lookup=False asks for plain decoding; a graph that cannot verify can do nothing else.
         plain = generator is None and False in (options.lookup, options.draft)
-        if guide is not None and not plain and self.model.max_rows is None:
+        if guide is not None and not plain and self.model.cannot_verify is None:
             return GrammarCandidateGenerator(guide, generator)
         return generator
 

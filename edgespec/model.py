@@ -31,8 +31,8 @@ class CausalLM:
 
     Attributes:
         vocab_size: V, the width of a row of logits.
-        max_rows: The most tokens that one forward may read; None without a limit. 1 means that
-            the graph was exported for plain decoding only, with that number fixed.
+        max_rows: The most tokens that one forward may read: 1, or None without a limit.
+        cannot_verify: Why no candidates can be verified, or None where they can.
         lock: Held for a round by whoever decodes, where threads share a model.
     """
 
@@ -81,7 +81,12 @@ class CausalLM:
                 f"{session.path} takes exactly {rows} tokens at a time in its input 'input_ids', "
                 "expected any number; export it again: edgespec export MODEL"
             )
-        self.max_rows = rows if isinstance(rows, int) else None
+        self.max_rows: int | None = None
+        self.cannot_verify: str | None = None
+        if rows == 1:
+            self.restrict("its input 'input_ids' takes 1 token at a time", max_rows=1)
+        elif session.outputs["logits"].shape[1] == 1:
+            self.restrict("its output 'logits' scores only the last token that it reads")
         self.vocab_size = self._width(manifest)
         self._logits_dtype = session.outputs["logits"].dtype
         self._logits = np.empty(0, self._logits_dtype)
@@ -93,6 +98,22 @@ class CausalLM:
         """V, from the graph where it says so."""
         width = self.session.outputs["logits"].shape[-1]
         return width if isinstance(width, int) else manifest.vocab_size
+
+    def restrict(self, reason: str, *, max_rows: int | None = None) -> None:
+        """Verify no candidates from now on, and read at most ``max_rows`` tokens at a time."""
+        self.cannot_verify, self.max_rows = reason, max_rows
+
+    def require_verification(self) -> None:
+        """Refuse to go on where no candidates can be verified.
+
+        Raises:
+            GraphMismatchError: With the reason.
+        """
+        if self.cannot_verify is not None:
+            raise GraphMismatchError(
+                f"{self.session.path} cannot verify candidates: {self.cannot_verify}; export it "
+                "again (edgespec export MODEL), or leave lookup, draft and candidate_generator out"
+            )
 
     @property
     def length(self) -> int:

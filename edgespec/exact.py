@@ -72,7 +72,7 @@ def require_exact(model: CausalLM) -> None:
     Raises:
         ExactnessError: If a row depends on how many are read with it.
     """
-    if model.max_rows is not None:
+    if model.cannot_verify is not None:
         raise ExactnessError(
             f"exact=True cannot be had with {model.session.path}: {model.cannot_verify}; "
             "leave exact out, or export the model again: edgespec export MODEL"

@@ -63,8 +63,8 @@ class CausalLM:
         if manifest.cache_layout == "in_place":
             if not shape.is_uniform:
                 raise GraphMismatchError(
-                    f"{session.path} has the cache layout in_place and caches of several shapes, "
-                    f"expected [1, {shape.num_heads}, S, {shape.head_size}] everywhere; "
+                    f"{session.path} has the cache layout in_place and axes {shape.in_words}, "
+                    "expected [B, H, S, D] and the same H and D in every layer; "
                     "export it again: edgespec export MODEL"
                 )
             self.cache = InPlaceCache(shape, session.device, max_length)

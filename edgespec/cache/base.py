@@ -60,6 +60,11 @@ class CacheShape:
         return tuple((tensor.past, tensor.present) for tensor in self.tensors)
 
     @property
+    def in_words(self) -> str:
+        """The order of the axes, once for each that there is: ``[B, H, S, D]``."""
+        return ", ".join(dict.fromkeys(f"[{', '.join(t.order)}]" for t in self.tensors))
+
+    @property
     def is_uniform(self) -> bool:
         """Whether every tensor is [1, H, S, D], of the same H and D."""
         axes = (1, self.num_heads, 0, self.head_size)

@@ -32,6 +32,7 @@ from edgespec.options import GenerateOptions, Options, resolve
 from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
+from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
 from edgespec.stream import Stream
@@ -371,7 +372,7 @@ class EdgeGenerator:
             ExactnessError: If ``exact`` was asked for and the machine's kernels do not allow it.
         """
         if not options.exact:
-            return self.model
+            return shortlisted(self.model, options, self.known_ids)
         if not self._is_exact:
             with self.model.lock:
                 require_exact(self.model)

@@ -69,16 +69,21 @@ class Inputs:
         self._use_cache_branch = self._add("use_cache_branch")
         self._add("num_logits_to_keep")[...] = rows
         self._ones = self._array("attention_mask", (1, 0))
-        for name, array in self._arrays.items():
-            binding.bind_cpu_input(name, array)
+        self._bind()
 
     def write(self, tokens: TokenIds, past: int) -> None:
         """Feed ``tokens`` [N] behind ``past`` cached ones."""
         self.input_ids[0] = tokens
         self.position_ids[0] = np.arange(past, past + self.rows)
         self._use_cache_branch[...] = past > 0
+        if self._session.device != "cpu":
+            self._bind()  # another device gets a copy of what the arrays hold when they are bound
         if "attention_mask" in self._session.inputs:
             self.binding.bind_cpu_input("attention_mask", self._mask(past + self.rows))
+
+    def _bind(self) -> None:
+        for name, array in self._arrays.items():
+            self.binding.bind_cpu_input(name, array)
 
     def _add(self, name: str, shape: tuple[int, ...] = ()) -> AnyArray:
         """An array to write to; the graph reads it if it has such an input."""

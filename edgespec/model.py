@@ -24,6 +24,10 @@ for a single one, which rounds otherwise (1.32, tried); see ``exact.py``.
 """
 
 
+_STAY = "stay"
+"""Where logits go that are not wanted on the CPU."""
+
+
 class CausalLM:
     """Scores what follows a text, token by token or many at once.
 
@@ -90,7 +94,8 @@ class CausalLM:
         self.vocab_size = self._width(manifest)
         self._logits_dtype = session.outputs["logits"].dtype
         self._logits = np.empty(0, self._logits_dtype)
-        self._bound: dict[bool, Inputs] = {}  # with logits and, for a prefill, without
+        self._on_device: ort.OrtValue = None
+        self._bound: dict[bool | str, Inputs] = {}  # by where the logits go, if anywhere
         self._generation = self.cache.generation
         self._reader: object = None
 
@@ -149,20 +154,25 @@ class CausalLM:
         rows = self._logits[: count * self.vocab_size].reshape(count, self.vocab_size)
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
+    def forward_on_device(self, tokens: TokenIds) -> ort.OrtValue:
+        """As :meth:`forward`, but the logits [1, N, V] stay on the device, in the graph's type."""
+        self._run(tokens, logits=True, stay=True)
+        return self._on_device
+
     def prefill(self, tokens: TokenIds) -> None:
         """Append ``tokens`` [N] to the cache, in pieces, without computing any logits."""
         rows = self.max_rows or PREFILL_ROWS
         for start in range(0, len(tokens), rows):
             self._run(tokens[start : start + rows], logits=False)
 
-    def _run(self, tokens: TokenIds, *, logits: bool) -> None:
+    def _run(self, tokens: TokenIds, *, logits: bool, stay: bool = False) -> None:
         past, count = self.cache.length, len(tokens)
-        inputs = self._ready(count, logits=logits)
+        inputs = self._ready(count, _STAY if stay else logits)
         inputs.write(tokens, past)
         self.session.run(inputs.binding, fetched_only=not logits)
         self.cache.advance(inputs.binding, count)
 
-    def _ready(self, count: int, *, logits: bool) -> Inputs:
+    def _ready(self, count: int, logits: bool | str) -> Inputs:
         """What ``count`` rows are written to, bound beside a cache with room for them."""
         self.cache.reserve(self.cache.length + count)
         if self._generation != self.cache.generation:
@@ -170,18 +180,24 @@ class CausalLM:
             self._generation = self.cache.generation
         bound = self._bound.get(logits)
         if bound is None or bound.rows != count:
-            bound = self._bound[logits] = self._bind(bound, count, logits=logits)
+            bound = self._bound[logits] = self._bind(bound, count, logits)
         return bound
 
-    def _bind(self, bound: Inputs | None, count: int, *, logits: bool) -> Inputs:
+    def _bind(self, bound: Inputs | None, count: int, logits: bool | str) -> Inputs:
         """Bind the cache, once, and for ``count`` rows all else.
 
-        The logits land in one buffer, as large as was ever needed.
+        The logits land in one buffer, as large as was ever needed, or stay on the device.
         """
         binding = self.session.new_binding() if bound is None else bound.binding
         if bound is None:
             self.cache.bind(binding)
-        if logits:
+        if logits == _STAY:
+            shape = [1, count, self.vocab_size]
+            self._on_device = ort.OrtValue.ortvalue_from_shape_and_type(
+                shape, self._logits_dtype, self.session.device, 0
+            )
+            binding.bind_ortvalue_output("logits", self._on_device)
+        elif logits:
             needed = count * self.vocab_size
             if self._logits.size < needed:
                 self._logits = np.empty(needed, self._logits_dtype)

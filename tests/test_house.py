@@ -29,7 +29,7 @@ FLOORS = (
     "candidates.grammar",
     "model options decode prompt",
     "stats drafting exact constraint",
-    "stream probe",
+    "stream probe shortlist",
     "generator",
     "bench",
     "cli.*",

@@ -76,10 +76,11 @@ class Inputs:
         self.input_ids[0] = tokens
         self.position_ids[0] = np.arange(past, past + self.rows)
         self._use_cache_branch[...] = past > 0
-        if self._session.device != "cpu":
-            self._bind()  # another device gets a copy of what the arrays hold when they are bound
         if "attention_mask" in self._session.inputs:
             self.binding.bind_cpu_input("attention_mask", self._mask(past + self.rows))
+        if self._session.device != "cpu":
+            self._bind()  # another device gets a copy of what the arrays hold when they are bound
+            self.binding.synchronize_inputs()
 
     def _bind(self) -> None:
         for name, array in self._arrays.items():

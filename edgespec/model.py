@@ -1,6 +1,7 @@
 """A causal language model: a session and its cache, read forward and rewound."""
 
 import threading
+import warnings
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -24,6 +25,8 @@ for a single one, which rounds otherwise (1.32, tried); see ``exact.py``.
 """
 
 
+_HALF = ("fp16", "unknown")
+"""Precisions by which a cache in float16 means that all else is computed in it too."""
 _STAY = "stay"
 """Where logits go that are not wanted on the CPU."""
 
@@ -63,6 +66,13 @@ class CausalLM:
         sizes = manifest.head_size, manifest.num_kv_heads
         shape = cache_shape(session.path, session.inputs, session.outputs, *sizes)
         check_inputs(session.path, session.inputs, frozenset(past for past, _ in shape.pairs))
+        if (session.device, shape.dtype.name) == ("cpu", "float16") and manifest.precision in _HALF:
+            warnings.warn(
+                f"{session.path} is made for float16, which ONNX Runtime casts to float32 and back "
+                "around most operations of a CPU; an export in float32 is likely faster here",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         self.cache: Cache
         if manifest.cache_layout == "in_place":
             if not shape.is_uniform:

@@ -30,7 +30,7 @@ class Sampler:
     """
 
     distribution: MakeDistribution
-    rng: np.random.Generator
+    rng: "np.random.Generator"  # quoted: numpy loads its generators when they are first named
 
     def __call__(self, row: NDArray[np.float32], prefix: TokenIds) -> int:
         """Draw the token that follows ``prefix`` [T], by ``row`` [V]."""

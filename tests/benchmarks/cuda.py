@@ -57,7 +57,9 @@ def measure(path: str | None, provider: str) -> dict[str, Any]:
             PROMPT, max_new_tokens=96, lookup=lookup, eos_token_id=None, do_sample=False
         )
         texts.append(result.text)
-        facts.setdefault(f"{name}_tokens_per_s", []).append(round(result.stats.tokens_per_s, 1))
+        facts.setdefault(f"{name}_tokens_per_s", []).append(
+            round(result.stats.tokens_per_s or 0.0, 1)
+        )
     facts["lookup_changed_no_text"] = len(set(texts)) == 1
     return facts
 

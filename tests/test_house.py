@@ -25,11 +25,11 @@ FLOORS = (
     "logit_rules manifest threads sampling ngram_store acceptance",
     "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
-    "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
+    "cache.* inputs candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
     "stats drafting exact constraint defaults",
-    "stream choosing",
+    "stream choosing probe shortlist",
     "generator",
     "bench.prompts bench.peer_process bench.report",
     "bench.engines bench.chart",
@@ -41,7 +41,10 @@ FLOORS = (
 """From the ground up: a file imports from floors below, or from ``*.base`` on its own."""
 
 ONLY_IN = {
-    "onnxruntime": {"session", "threads", "model", "cache.base", "cache.growing", "cache.in_place"},
+    "onnxruntime": {
+        *("session", "threads", "inputs", "model"),
+        *("cache.base", "cache.growing", "cache.in_place"),
+    },
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
     "llguidance": {"guided"},

@@ -52,6 +52,10 @@ class InPairs:
         """Keep the first ``length`` cached positions."""
         self.model.rewind(length)
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] by no kernel for a single row; how much that is."""
+        return self.model.rewind_to_shared(tokens, exact=True)
+
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""
         return self.model.hand_to(reader)

@@ -6,15 +6,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import (
-    FIRST_CANDIDATES,
-    MOST_CANDIDATES,
-    AutoBudget,
-    Budget,
-    ConstantBudget,
-    HeuristicBudget,
-    StepCosts,
-)
+from edgespec.budget import MOST_CANDIDATES
+from edgespec.budgeting import Budgets
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.grammar import GrammarCandidateGenerator
 from edgespec.candidates.mixed import MixedCandidateGenerator
@@ -29,6 +22,7 @@ from edgespec.guided import Guide
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.prefixes import Prefixes
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
 from edgespec.stats import Stats
@@ -65,7 +59,10 @@ class EdgeGenerator:
     """A language model on ONNX Runtime that writes its own text, sooner.
 
     A generator may be used from several threads and for several streams at a time; they take
-    turns, and each switch costs reading the text again.
+    turns, and each switch costs reading what differs between their texts.
+
+    Attributes:
+        prefixes: Starts of texts that are kept, so that no call has to read them again.
     """
 
     def __init__(
@@ -118,12 +115,12 @@ class EdgeGenerator:
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)
+        self.prefixes = Prefixes(self)
         self._load()
         self.tokenizer = self._tokenizer()
         self.candidate_generator = candidate_generator
-        self._costs, self._exact_costs = StepCosts(), StepCosts()
+        self._budgets = Budgets()
         self._is_exact = False
-        self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
         self.draft = None if draft is None or draft is False else self._open_draft(draft)
 
@@ -136,7 +133,8 @@ class EdgeGenerator:
             share_threads=self._shares_threads,
             own_threads=self._made_with["own_threads"],
         )
-        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        manifest, kept = self.folder.manifest, self.prefixes.by_name
+        self.model = CausalLM(self.session, manifest, self.max_length, kept)
 
     def _share_threads(self) -> None:
         """Load the graph again, if it was loaded to run alone and is now to work in turn."""
@@ -266,7 +264,7 @@ class EdgeGenerator:
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
             candidates=candidates,
-            budget=self._budget(chosen),
+            budget=self._budgets.of(chosen),
             lock=self.model.lock,
         )
 
@@ -378,18 +376,6 @@ class EdgeGenerator:
                 require_exact(self.model)
             self._is_exact = True
         return InPairs(self.model)
-
-    def _budget(self, options: Options) -> Budget:
-        schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
-        if count == "auto":
-            if schedule is None and options.prompt_lookup_num_tokens is None:
-                return AutoBudget(self._exact_costs if options.exact else self._costs)
-            count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
-        if schedule == "heuristic":
-            return self._heuristics.setdefault(count, HeuristicBudget(count))
-        if schedule == "heuristic_transient":
-            return HeuristicBudget(count)
-        return ConstantBudget(count)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool

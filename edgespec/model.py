@@ -1,6 +1,7 @@
 """A causal language model: a session and its cache, read forward and rewound."""
 
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from edgespec.cache.growing import GrowingCache
 from edgespec.cache.in_place import InPlaceCache
 from edgespec.errors import GraphMismatchError, ModelFolderError
 from edgespec.manifest import Manifest
+from edgespec.prefix import Prefix, common_start
 from edgespec.session import Session
 
 PREFILL_ROWS = 128
@@ -49,21 +51,30 @@ class CausalLM:
         max_rows: The most tokens that one forward may read; None without a limit. 1 means that
             the graph was exported for plain decoding only, with that number fixed.
         lock: Held for a round by whoever decodes, where threads share a model.
+        kept: Prefixes by name that a text may begin with, whatever was read in between.
     """
 
-    def __init__(self, session: Session, manifest: Manifest, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest,
+        max_length: int | None = None,
+        kept: Mapping[str, Prefix] | None = None,
+    ) -> None:
         """Put a cache behind ``session``.
 
         Args:
             session: The loaded graph.
             manifest: What is known of it.
             max_length: The most positions that will be used; None leaves it open.
+            kept: Prefixes by name; whoever adds one holds ``lock``.
 
         Raises:
             GraphMismatchError: If the graph's inputs and outputs are not those of a decoder with
                 a key/value cache.
         """
         self.session = session
+        self.kept = {} if kept is None else kept
         self.lock: AbstractContextManager[bool] = threading.RLock()
         unknown = [
             name
@@ -106,6 +117,8 @@ class CausalLM:
         self._bound: dict[bool, _Bound] = {}  # with logits and, for a prefill, without
         self._generation = self.cache.generation
         self._reader: object = None
+        self._read = np.empty(0, np.int64)
+        self._exact_length = 0
 
     def _width(self, manifest: Manifest) -> int:
         """V, from the graph where it says so."""
@@ -117,6 +130,16 @@ class CausalLM:
         """Positions held in the cache."""
         return self.cache.length
 
+    @property
+    def tokens(self) -> TokenIds:
+        """[S] what the cached positions were read from."""
+        return self._read[: self.cache.length]
+
+    @property
+    def exact_length(self) -> int:
+        """Positions from the start on that no kernel for a single row had a part in."""
+        return min(self._exact_length, self.cache.length)
+
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions.
 
@@ -124,6 +147,37 @@ class CausalLM:
             CacheRewindError: If ``length`` is negative or more than the cache holds.
         """
         self.cache.rewind(length)
+
+    def rewind_to_shared(self, tokens: TokenIds, *, exact: bool = False) -> int:
+        """Keep what was read of ``tokens`` [T]: the start that the cache, or a kept prefix, shares.
+
+        Args:
+            tokens: What is to be read.
+            exact: Keep only what was read in forwards of two rows and more; see ``exact.py``.
+
+        Returns:
+            The positions that the cache holds now, T at most.
+        """
+        held = self.tokens[: self.exact_length] if exact else self.tokens
+        shared, longest = common_start(held, tokens), None
+        for prefix in self.kept.values():
+            if len(prefix.tokens) > shared and (prefix.is_exact or not exact):
+                in_prefix = common_start(prefix.tokens, tokens)
+                if in_prefix > shared:
+                    shared, longest = in_prefix, prefix
+        if longest is None:
+            self.cache.rewind(shared)
+        else:
+            self._exact_length = 0  # until all is there
+            self.cache.write(longest.rows[:, :, :shared])
+            self._note(0, longest.tokens[:shared])
+            self._exact_length = shared if longest.is_exact else 0
+        return shared
+
+    def prefix(self, length: int) -> Prefix:
+        """A copy of the first ``length`` positions."""
+        is_exact = self.exact_length >= length
+        return Prefix(self.tokens[:length].copy(), self.cache.read(length), is_exact)
 
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if it was ``reader`` who read last and the cache is theirs."""
@@ -154,6 +208,12 @@ class CausalLM:
 
     def _run(self, tokens: TokenIds, *, logits: bool) -> None:
         past, count = self.cache.length, len(tokens)
+        exact_length = self.exact_length
+        # Kernels work in blocks of PREFILL_ROWS and leave the last of 129 rows to that for one.
+        if exact_length == past and count % PREFILL_ROWS != 1:
+            exact_length += count
+        self._exact_length = min(self._exact_length, past)
+        self._note(past, tokens)
         bound = self._ready(count, logits=logits)
         bound.input_ids[0] = tokens
         if "position_ids" in self.session.inputs:
@@ -162,6 +222,16 @@ class CausalLM:
             bound.binding.bind_cpu_input("attention_mask", self._ones(past + count))
         self.session.run(bound.binding, fetched_only=not logits)
         self.cache.advance(bound.binding, count)
+        self._exact_length = exact_length
+
+    def _note(self, past: int, tokens: TokenIds) -> None:
+        """Remember which ``tokens`` stand from position ``past`` on; they count once cached."""
+        needed = past + len(tokens)
+        if needed > len(self._read):
+            grown = np.empty(2 * needed, np.int64)
+            grown[:past] = self._read[:past]
+            self._read = grown
+        self._read[past:needed] = tokens
 
     def _ready(self, count: int, *, logits: bool) -> _Bound:
         """Bindings for ``count`` rows, the cache with room for them."""

@@ -67,6 +67,7 @@ class GenerateOptions(TypedDict, total=False):
     prompt_lookup_policy: MatchPolicy
     add_special_tokens: bool
     exact: bool
+    reuse_prefix: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ class Options:
         add_special_tokens: Let the tokenizer add what starts a text of this model.
         exact: Read at least two rows in every forward, so that the text is the same bit for bit
             with any candidates or none, in int4 too; a plain step then costs what two rows do.
+        reuse_prefix: Read only what the cache does not hold of the prompt: the last call's text, or
+            a kept prefix. False reads every prompt from its first token.
     """
 
     lookup: bool | None = None
@@ -165,6 +168,7 @@ class Options:
     prompt_lookup_policy: MatchPolicy = "longest"
     add_special_tokens: bool = True
     exact: bool = False
+    reuse_prefix: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.

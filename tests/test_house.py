@@ -21,15 +21,15 @@ SOURCES = sorted(
 )
 
 FLOORS = (
-    "arrays errors",
-    "manifest threads sampling ngram_store acceptance",
+    "arrays errors files machine",
+    "manifest threads sampling ngram_store acceptance prefix",
     "session tokenizer chat_template model_folder verify candidates.base",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
-    "stats drafting exact constraint",
-    "stream",
+    "stats drafting exact constraint budgeting",
+    "stream prefixes",
     "generator",
     "bench",
     "cli.*",

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.arrays import CacheRows
 from edgespec.errors import CacheRewindError, GraphMismatchError
 from edgespec.session import Slot
 
@@ -109,6 +110,12 @@ class Cache(Protocol):
         Raises:
             CacheRewindError: If ``length`` is negative or more than the cache holds.
         """
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [2 x L, H, length, D]."""
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [2 x L, H, S, D], that :meth:`read` gave, and nothing else."""
 
 
 def check_rewind(length: int, held: int) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.arrays import CacheRows
 from edgespec.cache.base import CacheShape, check_rewind
 
 
@@ -53,6 +54,17 @@ class GrowingCache:
         """Keep the first ``length`` positions; the crop waits for the next run."""
         check_rewind(length, self._length)
         self._length = length
+        self.generation += 1
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [2 x L, H, length, D]."""
+        return np.stack([value.numpy()[0, :, :length] for value in self._values])
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [2 x L, H, S, D] as the next past."""
+        # Copied, as on the CPU an OrtValue shares the memory of its array (1.32, tried).
+        self._values = [self._held(np.array(row[None])) for row in rows]
+        self._length = rows.shape[2]
         self.generation += 1
 
     def _rows_held(self) -> int:

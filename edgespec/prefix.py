@@ -87,7 +87,7 @@ def load_prefix(path: str | PathLike[str], read_by: Mapping[str, str]) -> tuple[
             format, or was made by another model.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
             said = json.loads(content["about"].tobytes())
             found = said.get("format")
             if found != FORMAT:

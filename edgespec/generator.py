@@ -264,7 +264,7 @@ class EdgeGenerator:
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
             candidates=candidates,
-            budget=self._budgets.of(chosen),
+            budget=self._budgets.of(chosen, self.folder, self.session),
             lock=self.model.lock,
         )
 

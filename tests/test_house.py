@@ -22,7 +22,7 @@ SOURCES = sorted(
 
 FLOORS = (
     "arrays errors files machine",
-    "manifest threads sampling ngram_store acceptance prefix",
+    "manifest threads sampling ngram_store acceptance prefix cost_file",
     "session tokenizer chat_template model_folder verify candidates.base",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",

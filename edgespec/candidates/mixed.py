@@ -65,7 +65,7 @@ class MixedCandidateGenerator:
         self._acceptance = Acceptance()
         self._round_s: deque[float] = deque(maxlen=7)
         self._winner: _Source | None = None
-        self._before = 0
+        self._before = self._most_after = 0
         self._returned_at: float | None = None
 
     def begin(self, input_ids: TokenIds) -> None:
@@ -82,7 +82,8 @@ class MixedCandidateGenerator:
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the proposal [K] that promises the most tokens, with its source."""
-        if self._returned_at is not None:
+        # Where more was written than one round can, rounds went by in which nobody was asked.
+        if self._returned_at is not None and len(input_ids) <= self._most_after:
             self._round_s.append(time.perf_counter() - self._returned_at)
         self._learn(input_ids)
         best, self._winner, best_promise = NO_CANDIDATES, None, 0.0
@@ -98,6 +99,7 @@ class MixedCandidateGenerator:
             if promise > best_promise:
                 best, self._winner, best_promise = candidates, source, promise
         self._before = len(input_ids)
+        self._most_after = len(input_ids) + len(best.tokens) + 1
         self._returned_at = time.perf_counter()
         return best if self._winner is None else replace(best, source=self._winner.name)
 

@@ -283,11 +283,11 @@ class AutoBudget:
         if not table:
             return min(proposed, FIRST_CANDIDATES)
         source, match_length = candidates.source, candidates.match_length
-        chance_of = self._acceptance.chance
         best, best_rate = 0, 1 / table[0]
         expected, chance = 1.0, 1.0
-        for k in range(1, min(proposed, MOST_CANDIDATES) + 1):
-            chance *= chance_of(source, match_length, k - 1)
+        chances = self._acceptance.chances(source, match_length, min(proposed, MOST_CANDIDATES))
+        for k, next_stands in enumerate(chances, 1):
+            chance *= next_stands
             expected += chance
             rate = expected / (table[k] + k * draft_s)
             if rate > best_rate:

@@ -131,8 +131,9 @@ class MixedCandidateGenerator:
         if not self._is_costly(source):
             return max_candidates
         best, best_rate, expected, chance = 0, rate_to_beat, 0.0, 1.0
-        for k in range(1, max_candidates + 1):
-            chance *= self._acceptance.chance(source.name, None, k - 1)
+        chances = self._acceptance.chances(source.name, None, max_candidates)
+        for k, next_stands in enumerate(chances, 1):
+            chance *= next_stands
             expected += chance
             rate = self._rate(expected, k * source.candidate_s)
             if rate > best_rate:
@@ -156,8 +157,9 @@ class MixedCandidateGenerator:
     def _promise(self, source: _Source, candidates: Candidates) -> float:
         """How many of the candidates should stand."""
         expected, chance = 0.0, 1.0
-        for i in range(len(candidates.tokens)):
-            chance *= self._acceptance.chance(source.name, candidates.match_length, i)
+        count = len(candidates.tokens)
+        for next_stands in self._acceptance.chances(source.name, candidates.match_length, count):
+            chance *= next_stands
             expected += chance
         return expected
 

@@ -124,8 +124,8 @@ class Prefixes:
         generator = self._generator
         if not isinstance(prefix, str | np.ndarray) and isinstance(next(iter(prefix), 0), dict):
             text = generator.chat_prompt(prefix, add_generation_prompt=False)  # type: ignore[arg-type]
-            return generator._encode(text, add_special_tokens=False)
-        return generator._encode(prefix, add_special_tokens=True)  # type: ignore[arg-type]
+            return generator.encode(text, add_special_tokens=False)
+        return generator.encode(prefix, add_special_tokens=True)  # type: ignore[arg-type]
 
     def _identity(self) -> dict[str, str]:
         """What must be the same where a prefix is saved and loaded, and the machine."""

@@ -83,6 +83,7 @@ def draft_candidates(
             eos_token_ids=options.eos_token_id,
             max_length=draft.max_length,
             assistant_confidence_threshold=threshold,
+            reuse_prefix=options.reuse_prefix,
         )
     pick = make_draft_pick(options, prompt_length=prompt_length, vocab_limit=target.known_ids)
     return UniversalAssistedCandidateGenerator(
@@ -95,4 +96,5 @@ def draft_candidates(
         target_eos_token_ids=options.eos_token_id,
         max_length=draft.max_length,
         assistant_confidence_threshold=threshold,
+        reuse_prefix=options.reuse_prefix,
     )

@@ -16,10 +16,8 @@ import numpy as np
 
 from edgespec.arrays import Logits, TokenIds
 from edgespec.errors import ExactnessError
-from edgespec.model import PREFILL_ROWS, CausalLM
+from edgespec.model import BLOCK_ROWS, PREFILL_ROWS, CausalLM
 
-_BLOCK = 16
-"""Rows of the smallest block that was seen to leave a row over; larger ones are multiples of it."""
 _PROBE_TOKENS = 40
 _PIECES = ((40,), (2, 3, 5, 7, 4, 19), (33, 7), (17, *(1,) * 8, 15))
 
@@ -42,15 +40,15 @@ class InPairs:
 
     def prefill(self, tokens: TokenIds) -> None:
         """Append ``tokens`` [N] to the cache, in pieces that leave no row over."""
-        assert PREFILL_ROWS % _BLOCK == 0
-        alone = len(tokens) % _BLOCK == 1
+        assert PREFILL_ROWS % BLOCK_ROWS == 0
+        alone = len(tokens) % BLOCK_ROWS == 1
         self.model.prefill(np.append(tokens, tokens[-1]) if alone else tokens)
         if alone:
             self.model.rewind(self.model.length - 1)
 
     def forward(self, tokens: TokenIds) -> Logits:
         """Append ``tokens`` [N] to the cache and return their logits [N, V]."""
-        if len(tokens) % _BLOCK != 1:
+        if len(tokens) % BLOCK_ROWS != 1:
             return self.model.forward(tokens)
         logits = self.model.forward(np.append(tokens, tokens[-1]))
         self.model.rewind(self.model.length - 1)
@@ -59,6 +57,10 @@ class InPairs:
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions."""
         self.model.rewind(length)
+
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] by no kernel for a single row; how much that is."""
+        return self.model.rewind_to_shared(tokens, exact=True)
 
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""

@@ -6,14 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import (
-    FIRST_CANDIDATES,
-    AutoBudget,
-    Budget,
-    ConstantBudget,
-    HeuristicBudget,
-    StepCosts,
-)
+from edgespec.budgeting import Budgets
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
 from edgespec.choosing import get_candidate_generator
@@ -26,6 +19,7 @@ from edgespec.exact import InPairs, require_exact
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options
+from edgespec.prefixes import Prefixes
 from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
@@ -64,7 +58,10 @@ class EdgeGenerator:
     """A language model on ONNX Runtime that writes its own text, sooner.
 
     A generator may be used from several threads and for several streams at a time; they take
-    turns, and each switch costs reading the text again.
+    turns, and each switch costs reading what differs between their texts.
+
+    Attributes:
+        prefixes: Starts of texts that are kept, so that no call has to read them again.
     """
 
     def __init__(
@@ -125,6 +122,7 @@ class EdgeGenerator:
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)
+        self.prefixes = Prefixes(self)
         self.tokenizer = self._tokenizer()
         if draft is not None and draft is not False and not universal_draft:
             # Before anything is loaded: a pool that is shared cannot be given up again.
@@ -132,9 +130,8 @@ class EdgeGenerator:
         self._load()
         self._require_width()
         self.candidate_generator = candidate_generator
-        self._costs, self._exact_costs = StepCosts(), StepCosts()
+        self._budgets = Budgets()
         self._is_exact = False
-        self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
         self.draft: EdgeGenerator | None = None
         if draft is not None and draft is not False:
@@ -149,7 +146,8 @@ class EdgeGenerator:
             share_threads=self._shares_threads,
             own_threads=self._made_with["own_threads"],
         )
-        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        manifest, kept = self.folder.manifest, self.prefixes.by_name
+        self.model = CausalLM(self.session, manifest, self.max_length, kept)
         if self.folder.made_by != "edgespec":  # ours were checked when they were exported
             probe(self.model)
 
@@ -284,7 +282,7 @@ class EdgeGenerator:
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
             candidates=candidates,
-            budget=self._budget(chosen),
+            budget=self._budgets.of(chosen, self.folder, self.session),
             lock=self.model.lock,
         )
 
@@ -356,18 +354,6 @@ class EdgeGenerator:
                 require_exact(self.model)
             self._is_exact = True
         return InPairs(self.model)
-
-    def _budget(self, options: Options) -> Budget:
-        schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
-        if count == "auto":
-            if schedule is None and options.prompt_lookup_num_tokens is None:
-                return AutoBudget(self._exact_costs if options.exact else self._costs)
-            count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
-        if schedule == "heuristic":
-            return self._heuristics.setdefault(count, HeuristicBudget(count))
-        if schedule == "heuristic_transient":
-            return HeuristicBudget(count)
-        return ConstantBudget(count)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool

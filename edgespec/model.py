@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -15,6 +16,7 @@ from edgespec.cache.in_place import InPlaceCache
 from edgespec.errors import GraphMismatchError, ModelFolderError
 from edgespec.inputs import Inputs, check_inputs
 from edgespec.manifest import Manifest
+from edgespec.prefix import Prefix, common_start
 from edgespec.session import Session
 
 PREFILL_ROWS = 128
@@ -25,6 +27,8 @@ for a single one, which rounds otherwise (1.32, tried); see ``exact.py``.
 """
 
 
+BLOCK_ROWS = 16
+"""Rows of the smallest block of a kernel that was seen to leave a row over; see ``exact.py``."""
 _HALF = ("fp16", "unknown")
 """Precisions by which a cache in float16 means that all else is computed in it too."""
 _STAY = "stay"
@@ -41,21 +45,30 @@ class CausalLM:
         max_rows: The most tokens that one forward may read: 1, or None without a limit.
         cannot_verify: Why no candidates can be verified, or None where they can.
         lock: Held for a round by whoever decodes, where threads share a model.
+        kept: Prefixes by name that a text may begin with, whatever was read in between.
     """
 
-    def __init__(self, session: Session, manifest: Manifest, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest,
+        max_length: int | None = None,
+        kept: Mapping[str, Prefix] | None = None,
+    ) -> None:
         """Put a cache behind ``session``.
 
         Args:
             session: The loaded graph.
             manifest: What is known of it.
             max_length: The most positions that will be used; None leaves it open.
+            kept: Prefixes by name; whoever adds one holds ``lock``.
 
         Raises:
             GraphMismatchError: If the graph's inputs and outputs are not those of a decoder with
                 a key/value cache.
         """
         self.session = session
+        self.kept = {} if kept is None else kept
         self.lock: AbstractContextManager[bool] = threading.RLock()
         for needed, slots in (("input_ids", session.inputs), ("logits", session.outputs)):
             if needed not in slots:
@@ -108,6 +121,8 @@ class CausalLM:
         self._bound: dict[bool | str, Inputs] = {}  # by where the logits go, if anywhere
         self._generation = self.cache.generation
         self._reader: object = None
+        self._read = np.empty(0, np.int64)
+        self._exact_length = 0
 
     def _width(self, manifest: Manifest) -> int:
         """V, from the graph where it says so."""
@@ -135,6 +150,16 @@ class CausalLM:
         """Positions held in the cache."""
         return self.cache.length
 
+    @property
+    def tokens(self) -> TokenIds:
+        """[S] what the cached positions were read from."""
+        return self._read[: self.cache.length]
+
+    @property
+    def exact_length(self) -> int:
+        """Positions from the start on that no kernel for a single row had a part in."""
+        return min(self._exact_length, self.cache.length)
+
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions.
 
@@ -142,6 +167,37 @@ class CausalLM:
             CacheRewindError: If ``length`` is negative or more than the cache holds.
         """
         self.cache.rewind(length)
+
+    def rewind_to_shared(self, tokens: TokenIds, *, exact: bool = False) -> int:
+        """Keep what was read of ``tokens`` [T]: the start that the cache, or a kept prefix, shares.
+
+        Args:
+            tokens: What is to be read.
+            exact: Keep only what was read in forwards of two rows and more; see ``exact.py``.
+
+        Returns:
+            The positions that the cache holds now, T at most.
+        """
+        held = self.tokens[: self.exact_length] if exact else self.tokens
+        shared, longest = common_start(held, tokens), None
+        for prefix in self.kept.values():
+            if len(prefix.tokens) > shared and (prefix.is_exact or not exact):
+                in_prefix = common_start(prefix.tokens, tokens)
+                if in_prefix > shared:
+                    shared, longest = in_prefix, prefix
+        if longest is None:
+            self.cache.rewind(shared)
+        else:
+            self._exact_length = 0  # until all is there
+            self.cache.write(longest.rows[:shared])
+            self._note(0, longest.tokens[:shared])
+            self._exact_length = shared if longest.is_exact else 0
+        return shared
+
+    def prefix(self, length: int) -> Prefix:
+        """A copy of the first ``length`` positions."""
+        is_exact = self.exact_length >= length
+        return Prefix(self.tokens[:length].copy(), self.cache.read(length), is_exact)
 
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if it was ``reader`` who read last and the cache is theirs."""
@@ -177,10 +233,25 @@ class CausalLM:
 
     def _run(self, tokens: TokenIds, *, logits: bool, stay: bool = False) -> None:
         past, count = self.cache.length, len(tokens)
+        exact_length = self.exact_length
+        if exact_length == past and count % BLOCK_ROWS != 1:
+            exact_length += count
+        self._exact_length = min(self._exact_length, past)
+        self._note(past, tokens)
         inputs = self._ready(count, _STAY if stay else logits)
         inputs.write(tokens, past)
         self.session.run(inputs.binding, fetched_only=not logits)
         self.cache.advance(inputs.binding, count)
+        self._exact_length = exact_length
+
+    def _note(self, past: int, tokens: TokenIds) -> None:
+        """Remember which ``tokens`` stand from position ``past`` on; they count once cached."""
+        needed = past + len(tokens)
+        if needed > len(self._read):
+            grown = np.empty(2 * needed, np.int64)
+            grown[:past] = self._read[:past]
+            self._read = grown
+        self._read[past:needed] = tokens
 
     def _ready(self, count: int, logits: bool | str) -> Inputs:
         """What ``count`` rows are written to, bound beside a cache with room for them."""

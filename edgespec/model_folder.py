@@ -1,6 +1,8 @@
 """What lies in a model folder: ours, and those that other exporters made."""
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -41,6 +43,19 @@ class ModelFolder:
     def tokenizer(self) -> Path:
         """Where ``tokenizer.json`` should be."""
         return self.folder / "tokenizer.json"
+
+    def sha256(self) -> str:
+        """Digest of the graph and of the weights that it keeps in files beside it."""
+        content = self.graph.read_bytes()
+        # A tensor in another file has an entry of key and value for it: "location" and the name.
+        beside = set(re.findall(rb"\x0a\x08location\x12([\x01-\x7f])([^\x00]*)", content))
+        names = {name[: size[0]].decode() for size, name in beside}
+        digest = hashlib.sha256(content)
+        for name in sorted(names):
+            with open(self.folder / name, "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        return digest.hexdigest()
 
 
 def embedded_model(name: str = EMBEDDED) -> Path:

@@ -76,6 +76,7 @@ class Session:
         self._session = _load(self.path, wanted, pool)
         self.threads, self.shares_threads = pool.threads, pool.shared
         self.provider = self._session.get_providers()[0]
+        self.runtime = f"onnxruntime {ort.__version__}"
         if wanted not in self._session.get_providers():
             if provider != "auto":
                 raise ProviderError(_provider_advice(wanted))

@@ -95,6 +95,10 @@ class Shortlisted:
         """Keep the first ``length`` cached positions."""
         self.model.rewind(length)
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] already; how many positions that is."""
+        return self.model.rewind_to_shared(tokens)
+
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""
         return self.model.hand_to(reader)

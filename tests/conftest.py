@@ -1,5 +1,6 @@
 """The toy models, built and loaded once."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from tests.folders import (
     write_in_place_folder,
 )
 from tests.toylm import HASH, MARKOV
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure stays out of the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EDGESPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

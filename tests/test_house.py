@@ -21,15 +21,15 @@ SOURCES = sorted(
 )
 
 FLOORS = (
-    "arrays errors",
-    "logit_rules manifest threads sampling ngram_store acceptance",
+    "arrays errors files machine",
+    "logit_rules manifest threads sampling ngram_store acceptance prefix cost_file",
     "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.* inputs candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
-    "stats drafting exact constraint defaults",
-    "stream choosing probe shortlist",
+    "stats drafting exact constraint defaults budgeting",
+    "stream choosing prefixes probe shortlist",
     "generator",
     "bench.prompts bench.peer_process bench.report",
     "bench.engines bench.chart",

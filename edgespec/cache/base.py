@@ -1,12 +1,15 @@
 """What every cache layout can do, and the tensors that it is made of."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
+from edgespec.arrays import CacheRows
 from edgespec.errors import CacheRewindError
 
 
@@ -110,6 +113,33 @@ class Cache(Protocol):
         Raises:
             CacheRewindError: If ``length`` is negative or more than the cache holds.
         """
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [length, N]."""
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [S, N] that :meth:`read` gave, and nothing else."""
+
+
+def rows_of(shape: CacheShape, values: Sequence[NDArray[Any]], length: int) -> CacheRows:
+    """The first ``length`` positions of a cache's tensors, [length, N], copied."""
+    return np.concatenate(
+        [
+            np.moveaxis(value, tensor.positions, 0)[:length].reshape(length, tensor.size)
+            for tensor, value in zip(shape.tensors, values, strict=True)
+        ],
+        axis=1,
+    )
+
+
+def tensors_of(shape: CacheShape, rows: CacheRows) -> Iterator[NDArray[Any]]:
+    """``rows`` [S, N] as views, one for each tensor of a cache, with its axes."""
+    start = 0
+    for tensor in shape.tensors:
+        others = tensor.axes[: tensor.positions] + tensor.axes[tensor.positions + 1 :]
+        part = rows[:, start : start + tensor.size].reshape(len(rows), *others)
+        yield np.moveaxis(part, 0, tensor.positions)
+        start += tensor.size
 
 
 def check_rewind(length: int, held: int) -> None:

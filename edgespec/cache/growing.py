@@ -3,7 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.cache.base import CacheShape, check_rewind
+from edgespec.arrays import CacheRows
+from edgespec.cache.base import CacheShape, check_rewind, rows_of, tensors_of
 
 
 class GrowingCache:
@@ -52,6 +53,19 @@ class GrowingCache:
         """Keep the first ``length`` positions; the crop waits for the next run."""
         check_rewind(length, self._length)
         self._length = length
+        self.generation += 1
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [length, N]."""
+        return rows_of(self.shape, [value.numpy() for value in self._values], length)
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [S, N] as the next past."""
+        # Copied, as on the CPU an OrtValue shares the memory of its array (1.32, tried).
+        self._values = [
+            self._held(np.array(one, order="C")) for one in tensors_of(self.shape, rows)
+        ]
+        self._length = len(rows)
         self.generation += 1
 
     def _rows_held(self) -> int:

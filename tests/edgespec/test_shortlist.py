@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from edgespec import EdgeGenerator
-from edgespec.model import CausalLM
 from edgespec.defaults import resolve
+from edgespec.model import CausalLM
 from edgespec.shortlist import GRAPHS, Shortlisted, shortlisted
 from tests.make_shortlist import KINDS, shortlist
 

@@ -30,7 +30,7 @@ from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options, resolve
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
-from edgespec.session import Session
+from edgespec.session import Session, require_onnxruntime
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
 from edgespec.stream import Stream
@@ -129,6 +129,7 @@ class EdgeGenerator:
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
+        require_onnxruntime(self.folder.graph, self.folder.manifest.min_onnxruntime)
         self.session = Session(
             self.folder.graph,
             provider=self._made_with["provider"],

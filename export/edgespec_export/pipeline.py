@@ -42,19 +42,12 @@ def run(
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
             model = trace(loaded.copy_for_trace())
-        layout = LAYOUTS[cache]
         with progress.step("cache"):
             tidy(model.graph)
             windows = _windows(model)
-            shape = layout.apply(model)
+            shape = LAYOUTS[cache].apply(model)
         with progress.step("fuse"):
-            if g.MICROSOFT in layout.OPSETS:
-                fuse(model.graph, loaded.max_length)
-            else:
-                spell_out(model.graph)
-            name_plainly(model.graph)
-            model.opset_imports.update(layout.OPSETS)
-            model.ir_version = layout.IR_VERSION
+            finish(model, cache, loaded.max_length)
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
@@ -89,8 +82,20 @@ def run(
             source=Path(source).resolve().name if Path(source).is_dir() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=layout.MIN_ONNXRUNTIME,
+            min_onnxruntime=LAYOUTS[cache].MIN_ONNXRUNTIME,
         ).write(building)
+
+
+def finish(model: ir.Model, cache: str, max_length: int) -> None:
+    """Fuse, or spell out, what surrounds the attention; then the graph can be written."""
+    layout = LAYOUTS[cache]
+    if g.MICROSOFT in layout.OPSETS:
+        fuse(model.graph, max_length)
+    else:
+        spell_out(model.graph)
+    name_plainly(model.graph)
+    model.opset_imports.update(layout.OPSETS)
+    model.ir_version = layout.IR_VERSION
 
 
 def _windows(model: ir.Model) -> tuple[int, ...]:

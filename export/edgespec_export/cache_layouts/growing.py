@@ -13,8 +13,8 @@ from edgespec_export.cache_layouts import base
 
 OPSETS = {"": 17}
 IR_VERSION = 8
-MIN_ONNXRUNTIME = "1.15"
-"""The oldest ONNX Runtime that was tried."""
+MIN_ONNXRUNTIME = "1.12"
+"""The oldest ONNX Runtime that was tried: the one that came with opset 17."""
 
 HIDDEN = float(np.finfo(np.float32).min)
 """What is added to a score that must not count. Not -inf: a row of padding sees nothing at all,

@@ -181,10 +181,8 @@ class EdgeGenerator:
         else:
             path = str(draft_folder(self.folder) if draft is True else draft)
             if path not in self._drafts:
-                own = self._made_with["own_threads"]
-                self._drafts[path] = EdgeGenerator(
-                    path, provider=self.session.device, own_threads=own
-                )
+                device, own = self.session.device, self._made_with["own_threads"]
+                self._drafts[path] = EdgeGenerator(path, provider=device, own_threads=own)
             opened = self._drafts[path]
         self._share_threads()
         opened._share_threads()

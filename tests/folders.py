@@ -97,15 +97,17 @@ def write_folder(
     return folder
 
 
-def write_in_place_folder(folder: Path, *, max_length: int | None = POSITIONS) -> Path:
+def write_in_place_folder(
+    folder: Path, *, max_length: int | None = POSITIONS, layout: str = "in_place"
+) -> Path:
     """A folder of our own kind around :mod:`tests.inplace`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_in_place(folder / "model.onnx", weights())
+    write_in_place(folder / "model.onnx", weights(), layout)
     manifest = Manifest(
         architecture="toy",
         vocab_size=V,
         max_length=max_length,
-        cache_layout="in_place",
+        cache_layout=layout,
         num_layers=LAYERS,
         num_kv_heads=KV_HEADS,
         head_size=D,

@@ -13,8 +13,9 @@ from edgespec_export.cache_layouts import base
 
 OPSETS = {"": 24, g.MICROSOFT: 1}
 IR_VERSION = 11
-MIN_ONNXRUNTIME = "1.32"
-"""The oldest ONNX Runtime that was tried."""
+MIN_ONNXRUNTIME = "1.28"
+"""The oldest ONNX Runtime that is right. 1.25 to 1.27 run such graphs and are silently wrong where
+several tokens are read behind a past; 1.24 has no TensorScatter on the CPU (tried)."""
 
 POSITIONS = "max_sequence_length"
 

@@ -11,6 +11,7 @@ import pytest
 from edgespec_export import CACHES
 
 from edgespec import EdgeGenerator
+from edgespec.cli.info import describe
 from edgespec.errors import ParityError
 from edgespec.manifest import Manifest
 from tests.export.checkpoints import CASES, reference_logits, write_checkpoint
@@ -76,6 +77,9 @@ def test_the_manifest_says_what_a_layout_needs(cache: str, folders: dict[str, Pa
     assert (opset, ir_version) == {"in_place": (20, 10), "static": (24, 11), "growing": (17, 8)}[
         cache
     ]
+    oldest = {"in_place": "1.22", "static": "1.28", "growing": "1.12"}[cache]
+    facts = describe(EdgeGenerator(folders[cache]))
+    assert (facts["cache_layout"], facts["min_onnxruntime"]) == (cache, oldest)
     model = onnx.load(folders[cache] / "model.onnx", load_external_data=False)
     assert (model.opset_import[0].version, model.ir_version) == (opset, ir_version)
     assert ("two texts" in manifest.parity["max_abs_diff"]) == (cache != "in_place")

@@ -84,8 +84,8 @@ def together(folder: Path) -> tuple[Array, Array]:
     pasts = np.array([[8], [3]])
     filled = np.stack([long[:8], np.concatenate([short[:3], np.zeros(5, np.int64)])])
     first = graph.read(filled, np.ones((2, 8)), np.arange(8)[None].repeat(2, 0))
-    mask = np.arange(12) < pasts + 4
-    second = graph.read(np.stack([long[8:], short[3:]]), mask, pasts + np.arange(4))
+    counted = np.arange(12) < pasts + 4
+    second = graph.read(np.stack([long[8:], short[3:]]), counted, pasts + np.arange(4))
     return np.concatenate([first[0], second[0]]), np.concatenate([first[1, :3], second[1]])
 
 

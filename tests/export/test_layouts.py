@@ -117,7 +117,8 @@ Damage = Callable[[onnx.ModelProto], None]
 
 
 def node_of(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
-    return next(node for node in model.graph.node if node.op_type == op_type)
+    found: onnx.NodeProto = next(node for node in model.graph.node if node.op_type == op_type)
+    return found
 
 
 def see_the_next_token(model: onnx.ModelProto) -> None:

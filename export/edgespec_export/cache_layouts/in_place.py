@@ -66,9 +66,10 @@ def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) 
         num_outputs=3,
     )
     graph.insert_before(node, attention)
-    rows, *present = attention.outputs
-    rows.shape, rows.dtype = query.shape, query.dtype
-    base.add_present(graph, node, *present, POSITIONS)
+    rows, present_key, present_value = attention.outputs
+    rows.shape = query.shape
+    g.set_dtype(rows, query.dtype)
+    base.add_present(graph, node, present_key, present_value, POSITIONS)
     return g.insert_before(
         node,
         "Reshape",

@@ -22,7 +22,7 @@ from edgespec.options import GenerateOptions, Options
 from edgespec.prefixes import Prefixes
 from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
-from edgespec.session import Session
+from edgespec.session import Session, require_onnxruntime
 from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
@@ -139,6 +139,7 @@ class EdgeGenerator:
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
+        require_onnxruntime(self.folder.graph, self.folder.manifest.min_onnxruntime)
         self.session = Session(
             self.folder.graph,
             provider=self._made_with["provider"],

@@ -13,7 +13,8 @@ from edgespec.cache.base import Cache
 from edgespec.cache.form import cache_shape
 from edgespec.cache.growing import GrowingCache
 from edgespec.cache.in_place import InPlaceCache
-from edgespec.errors import GraphMismatchError, ModelFolderError
+from edgespec.cache.static import StaticCache
+from edgespec.errors import GraphMismatchError
 from edgespec.inputs import Inputs, check_inputs
 from edgespec.manifest import Manifest
 from edgespec.prefix import Prefix, common_start
@@ -95,13 +96,10 @@ class CausalLM:
                     "export it again: edgespec export MODEL"
                 )
             self.cache = InPlaceCache(shape, session.device, max_length)
-        elif manifest.cache_layout == "growing":
-            self.cache = GrowingCache(shape, session.device)
+        elif manifest.cache_layout == "static":
+            self.cache = StaticCache(shape, session.device, max_length)
         else:
-            raise ModelFolderError(
-                f"{session.path} has the cache layout {manifest.cache_layout!r}, which this "
-                "edgespec cannot run; export it again with in_place"
-            )
+            self.cache = GrowingCache(shape, session.device)
         rows = session.inputs["input_ids"].shape[1]
         if isinstance(rows, int) and rows > 1:
             raise GraphMismatchError(
@@ -206,8 +204,8 @@ class CausalLM:
         return same
 
     def reserve(self, length: int) -> None:
-        """Make room for ``length`` positions at once rather than step by step."""
-        self.cache.reserve(length)
+        """Make room for ``length`` positions at once, where that is better than step by step."""
+        self.cache.expect(length)
 
     def forward(self, tokens: TokenIds) -> Logits:
         """Append ``tokens`` [N] to the cache and return their logits.

@@ -116,6 +116,24 @@ class Session:
         self._session.run_with_iobinding(binding, self._fetched_only if fetched_only else None)
 
 
+def require_onnxruntime(path: Path, needed: str | None) -> None:
+    """Return if the installed ONNX Runtime is as new as the exporter says that it must be.
+
+    Raises:
+        RuntimeTooOldError: If it is older.
+    """
+    if needed is not None and _version(ort.__version__) < _version(needed):
+        raise RuntimeTooOldError(
+            f"{path} needs onnxruntime {needed} or newer, found {ort.__version__}; "
+            "pip install -U onnxruntime, or export the model again with --cache growing"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Major and minor number: what a graph needs comes with those."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
 def _slot(node: ort.NodeArg) -> Slot:
     if node.type not in DTYPES:
         raise GraphMismatchError(

@@ -112,16 +112,20 @@ def write_folder(
 
 
 def write_in_place_folder(
-    folder: Path, *, max_length: int | None = POSITIONS, int4: bool = False
+    folder: Path,
+    *,
+    max_length: int | None = POSITIONS,
+    int4: bool = False,
+    layout: str = "in_place",
 ) -> Path:
     """A folder of our own kind around :mod:`tests.inplace`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_in_place(folder / "model.onnx", weights(), int4=int4)
+    write_in_place(folder / "model.onnx", weights(), int4=int4, layout=layout)
     manifest = Manifest(
         architecture="toy",
         vocab_size=V,
         max_length=max_length,
-        cache_layout="in_place",
+        cache_layout=layout,
         num_layers=LAYERS,
         num_kv_heads=KV_HEADS,
         head_size=D,

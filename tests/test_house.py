@@ -26,7 +26,7 @@ FLOORS = (
     "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.* inputs candidates.universal candidates.mixed logits",
-    "candidates.grammar",
+    "candidates.grammar cache.static",
     "model options decode prompt",
     "stats drafting exact constraint defaults budgeting",
     "stream choosing prefixes probe shortlist",

@@ -98,6 +98,9 @@ class Cache(Protocol):
     def bytes_held(self) -> int:
         """Bytes of the buffers, whether filled or not."""
 
+    def expect(self, length: int) -> None:
+        """Hear that the text may come to ``length`` positions, and make room where that pays."""
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions in all."""
 

@@ -32,6 +32,9 @@ class GrowingCache:
         """Bytes of the tensors held."""
         return self._rows_held() * self.shape.bytes_per_position
 
+    def expect(self, length: int) -> None:
+        """Nothing to do: see :meth:`reserve`."""
+
     def reserve(self, length: int) -> None:
         """Nothing to do: each run makes its own room."""
 

@@ -44,11 +44,15 @@ class InPlaceCache:
         """Bytes of the buffers, whether filled or not."""
         return self._capacity * self.shape.bytes_per_position
 
+    def expect(self, length: int) -> None:
+        """Make room at once: what is not filled costs memory alone, and only when touched."""
+        self.reserve(length)
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions; what is held is copied when the buffers grow."""
         if length <= self._capacity:
             return
-        capacity = -(-max(length, self._capacity * 5 // 4) // STEP) * STEP
+        capacity = self._capacity_for(length)
         if self._max_length is not None:
             capacity = min(capacity, max(self._max_length, length))
         # Zeros come from the system page by page as they are touched, and one large block goes
@@ -65,6 +69,9 @@ class InPlaceCache:
         self._block = block if self._device == "cpu" else None
         self._capacity = capacity
         self.generation += 1
+
+    def _capacity_for(self, length: int) -> int:
+        return -(-max(length, self._capacity * 5 // 4) // STEP) * STEP
 
     def bind(self, binding: ort.IOBinding) -> None:
         """Bind each buffer as past and as present."""

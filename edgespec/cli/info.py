@@ -53,6 +53,7 @@ def describe(generator: EdgeGenerator) -> dict[str, Any]:
         "head_size": shape.head_size,
         "cache_layout": manifest.cache_layout,
         "cache_axes": shape.in_words,
+        "min_onnxruntime": manifest.min_onnxruntime,
         "cache_dtype": str(shape.dtype),
         "cache_bytes_per_token": shape.bytes_per_position,
         "eos_token_ids": list(manifest.eos_token_ids),

@@ -6,8 +6,9 @@ from edgespec_export import families, folder, requirements
 from edgespec_export.progress import Progress, Silent
 from edgespec_export.quiet import quiet
 
-__all__ = ["PRECISIONS", "WEIGHTS", "Progress", "export"]
+__all__ = ["CACHES", "PRECISIONS", "WEIGHTS", "Progress", "export"]
 
+CACHES = ("in_place", "static", "growing")
 PRECISIONS = ("fp32",)
 WEIGHTS = ("fp32", "fp16")
 
@@ -16,6 +17,7 @@ def export(
     source: str | Path,
     out: str | Path | None = None,
     *,
+    cache: str = "in_place",
     precision: str = "fp32",
     max_length: int | None = None,
     force: bool = False,
@@ -31,6 +33,9 @@ def export(
     Args:
         source: A folder with a transformers checkpoint, or a name on the Hugging Face hub.
         out: The folder to make; None makes one in the working directory, named like the source.
+        cache: The layout of the key/value cache, one of ``CACHES``: ``"in_place"`` for ONNX
+            Runtime, ``"static"`` for batches of texts of different lengths, ``"growing"`` for old
+            runtimes and other tools.
         precision: How the graph computes; one of ``PRECISIONS``.
         max_length: Longest text in tokens, prompt included; None takes the model's own.
         force: Replace a model folder that exists at ``out``.
@@ -51,6 +56,8 @@ def export(
         ParityError: If the graph does not compute what the checkpoint does.
         ExportError: If anything else stands in the way.
     """
+    if cache not in CACHES:
+        raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {cache!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if weights not in WEIGHTS:
@@ -71,6 +78,7 @@ def export(
             name,
             target,
             model_type=model_type,
+            cache=cache,
             max_length=max_length,
             force=force,
             half_weights=weights == "fp16",

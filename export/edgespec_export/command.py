@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from edgespec_export import PRECISIONS, WEIGHTS, export
+from edgespec_export import CACHES, PRECISIONS, WEIGHTS, export
 
 
 class Shown:
@@ -36,6 +36,12 @@ class Shown:
     help="The folder to make; without it one named like the source, in the working directory.",
 )
 @click.option(
+    "--cache",
+    default="in_place",
+    show_default=True,
+    help=f"Layout of the key/value cache: {', '.join(CACHES)} (for old runtimes).",
+)
+@click.option(
     "--precision", default="fp32", show_default=True, help=f"One of {', '.join(PRECISIONS)}."
 )
 @click.option(
@@ -50,6 +56,7 @@ class Shown:
 def command(
     source: str,
     out: Path | None,
+    cache: str,
     precision: str,
     weights: str,
     max_length: int | None,
@@ -64,6 +71,7 @@ def command(
     folder = export(
         source,
         out,
+        cache=cache,
         precision=precision,
         weights=weights,
         max_length=max_length,

@@ -9,15 +9,17 @@ import torch
 
 from edgespec.manifest import Manifest
 from edgespec_export import checkpoint, folder, parity, requirements, weights
-from edgespec_export.cache_layouts import in_place
+from edgespec_export import graph as g
+from edgespec_export.cache_layouts import growing, in_place, static
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
+from edgespec_export.old_opset import spell_out
 from edgespec_export.progress import Progress
 from edgespec_export.tidy import tidy
 from edgespec_export.trace import ATTENTION, trace
 
-MIN_ONNXRUNTIME = "1.22"
-"""The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
+LAYOUTS = {"in_place": in_place, "static": static, "growing": growing}
+"""The pass of each cache layout, with the opsets, IR version and ONNX Runtime that it needs."""
 
 
 def run(
@@ -25,6 +27,7 @@ def run(
     out: Path,
     *,
     model_type: str,
+    cache: str,
     max_length: int | None,
     force: bool,
     half_weights: bool,
@@ -39,13 +42,12 @@ def run(
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
             model = trace(loaded.copy_for_trace())
-        with progress.step("cache in place"):
+        with progress.step("cache"):
             tidy(model.graph)
             windows = _windows(model)
-            cache = in_place.apply(model)
+            shape = LAYOUTS[cache].apply(model)
         with progress.step("fuse"):
-            fuse(model.graph, loaded.max_length)
-            name_plainly(model.graph)
+            finish(model, cache, loaded.max_length)
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
@@ -57,7 +59,8 @@ def run(
                 measured = parity.check(
                     building / folder.MODEL,
                     loaded.model,
-                    cache,
+                    shape,
+                    layout=cache,
                     max_length=loaded.max_length,
                     windows=windows,
                 )
@@ -66,10 +69,10 @@ def run(
             architecture=model_type,
             vocab_size=loaded.vocab_size,
             max_length=loaded.max_length,
-            cache_layout="in_place",
-            num_layers=cache.num_layers,
-            num_kv_heads=cache.num_kv_heads,
-            head_size=cache.head_size,
+            cache_layout=cache,
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_size=shape.head_size,
             weights_dtype="float16" if half_weights else "float32",
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
@@ -79,8 +82,20 @@ def run(
             source=Path(source).resolve().name if Path(source).is_dir() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=MIN_ONNXRUNTIME,
+            min_onnxruntime=LAYOUTS[cache].MIN_ONNXRUNTIME,
         ).write(building)
+
+
+def finish(model: ir.Model, cache: str, max_length: int) -> None:
+    """Fuse, or spell out, what surrounds the attention; then the graph can be written."""
+    layout = LAYOUTS[cache]
+    if g.MICROSOFT in layout.OPSETS:
+        fuse(model.graph, max_length)
+    else:
+        spell_out(model.graph)
+    name_plainly(model.graph)
+    model.opset_imports.update(layout.OPSETS)
+    model.ir_version = layout.IR_VERSION
 
 
 def _windows(model: ir.Model) -> tuple[int, ...]:

@@ -105,7 +105,12 @@ GENERATORS: dict[str, Callable[[], CandidateGenerator]] = {
     "never right": lambda: Seer(lies_at=0),
 }
 BUDGETS: tuple[Budget, ...] = (0, 1, 3, 10, "auto")
-MODELS: dict[str, Rule | None] = {"hash_model": HASH, "markov": MARKOV, "in_place": None}
+MODELS: dict[str, Rule | None] = {
+    "hash_model": HASH,
+    "markov": MARKOV,
+    "in_place": None,
+    "static": None,
+}
 
 
 def prompts(count: int, seed: int) -> Iterator[list[int]]:
@@ -484,7 +489,7 @@ class RewindsOneTooLittle(CausalLM):
 
 
 @pytest.mark.parametrize("fault", [RewindsOneTooFar, NeverRewinds, RewindsOneTooLittle])
-@pytest.mark.parametrize("model_name", ["hash_model", "in_place"])
+@pytest.mark.parametrize("model_name", ["hash_model", "in_place", "static"])
 def test_the_law_would_notice_a_wrong_rewind(
     fault: type[CausalLM],
     model_name: str,

@@ -69,7 +69,7 @@ def test_progress_is_told_of_each_step_and_out_is_named_like_the_source(
     monkeypatch.chdir(tmp_path)
     steps = Steps()
     folder = edgespec_export.export(llama_checkpoint, progress=steps)
-    assert steps.names == ["load checkpoint", "trace", "cache in place", "fuse", "write", "check"]
+    assert steps.names == ["load checkpoint", "trace", "cache", "fuse", "write", "check"]
     assert folder.resolve() == (tmp_path / "tiny-llama").resolve()
 
 

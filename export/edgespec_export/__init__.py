@@ -29,7 +29,8 @@ def export(
     checkpoint computes.
 
     Args:
-        source: A folder with a transformers checkpoint, or a name on the Hugging Face hub.
+        source: A folder with a transformers checkpoint, a GGUF file, or a name on the Hugging
+            Face hub.
         out: The folder to make; None makes one in the working directory, named like the source.
         precision: How the graph computes; one of ``PRECISIONS``.
         max_length: Longest text in tokens, prompt included; None takes the model's own.
@@ -59,7 +60,7 @@ def export(
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     requirements.check_installed()
     name = str(source)
-    target = Path(out) if out is not None else Path(Path(name).resolve().name)
+    target = Path(out) if out is not None else Path(folder.name_of(name))
     model_type = families.check_architecture(families.read_config(name))
     folder.check_place(target, force=force)
     with quiet():

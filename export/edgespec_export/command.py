@@ -58,8 +58,8 @@ def command(
 ) -> None:
     """Turn SOURCE into a model folder that runs without PyTorch.
 
-    SOURCE is a folder with a transformers checkpoint, or a name on the Hugging Face hub. The folder
-    appears whole, and only if its graph computes what the checkpoint computes.
+    SOURCE is a folder with a transformers checkpoint, a GGUF file, or a name on the Hugging Face
+    hub. The folder appears whole, and only if its graph computes what the checkpoint computes.
     """
     folder = export(
         source,

@@ -32,6 +32,12 @@ def built_whole(out: Path, *, force: bool) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
+def name_of(source: str) -> str:
+    """What a source is called, wherever it lies: the last part of its path, a file's stem."""
+    path = Path(source).resolve()
+    return path.stem if path.is_file() else path.name
+
+
 def check_place(out: Path, *, force: bool) -> None:
     """Return if a folder can be made at ``out``.
 

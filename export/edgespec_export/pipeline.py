@@ -76,7 +76,7 @@ def run(
             pad_token_id=loaded.pad_token_id,
             tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
             # A path would tell about the machine that exported; its last part names the model.
-            source=Path(source).resolve().name if Path(source).is_dir() else source,
+            source=Path(source).resolve().name if Path(source).exists() else source,
             versions=_versions(model),
             parity=measured,
             min_onnxruntime=MIN_ONNXRUNTIME,

@@ -84,7 +84,7 @@ def command(
     generator = EdgeGenerator(
         model, provider=provider, threads=threads, draft=draft_model or draft or None
     )
-    given |= {"draft": generator.draft} if generator.draft is not None else {}
+    given |= {"draft": draft_model or draft} if generator.draft is not None else {}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)

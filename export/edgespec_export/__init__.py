@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgespec_export import families, folder, requirements
+from edgespec_export import drafts, families, folder, requirements
 from edgespec_export.progress import Progress, Silent
 from edgespec_export.quiet import quiet
 
@@ -21,6 +21,8 @@ def export(
     force: bool = False,
     weights: str = "fp32",
     check: bool = True,
+    draft: str | Path | None = None,
+    draft_precision: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Export a causal language model to a folder with ``model.onnx`` and all that it needs.
@@ -38,6 +40,10 @@ def export(
         weights: How the weights lie in the file: ``"fp32"``, or ``"fp16"`` for a file of half
             the size with weights rounded to float16. The graph computes in float32 either way.
         check: Compare the written graph with the checkpoint; False is for measuring alone.
+        draft: A draft model for the folder's ``draft/``: another source; ``"layers:N"``, the first N
+            layers and the head of this one; or a precision, this one quantised.
+        draft_precision: How the graph of a draft from another source computes; None for as the
+            target's.
         progress: Is told of each step; None shows nothing.
 
     Returns:
@@ -61,7 +67,21 @@ def export(
     requirements.check_installed()
     name = str(source)
     target = Path(out) if out is not None else Path(folder.name_of(name))
-    model_type = families.check_architecture(families.read_config(name))
+    config = families.read_config(name)
+    model_type = families.check_architecture(config)
+    asked = None
+    if draft is not None:
+        asked = drafts.plan(
+            str(draft),
+            source=name,
+            config=config,
+            precision=precision,
+            draft_precision=draft_precision,
+            max_length=max_length,
+            precisions=PRECISIONS,
+        )
+    elif draft_precision is not None:
+        raise ValueError(f"draft_precision {draft_precision!r} was given without a draft")
     folder.check_place(target, force=force)
     with quiet():
         # Imported here: this package is to be importable without the extra, and PyTorch takes
@@ -72,10 +92,12 @@ def export(
             name,
             target,
             model_type=model_type,
+            precision=precision,
             max_length=max_length,
             force=force,
             half_weights=weights == "fp16",
             check=check,
             progress=progress or Silent(),
+            draft=asked,
         )
     return target

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,14 @@ class Checkpoint:
         tokenizer: As transformers loads it.
         folder: Where the checkpoint's configuration and tokenizer files lie; None if it has none.
         max_length: The longest text in tokens that the export is for.
+        copied: Files of ``folder`` that are as they should be in the new folder.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     folder: Path | None
     max_length: int
+    copied: tuple[str, ...] = COPIED
 
     @property
     def vocab_size(self) -> int:
@@ -80,6 +82,22 @@ class Checkpoint:
         shared = {id(tensor): tensor for tensor in self.model.parameters()}
         return copy.deepcopy(self.model, shared)
 
+    def first_layers(self, count: int) -> "Checkpoint":
+        """The same with its first ``count`` layers alone, before the last norm and the head.
+
+        Early exit of Elhoushi et al., LayerSkip, 2024, https://arxiv.org/abs/2404.16710.
+        """
+        config = self.model.config
+        whole = config.num_hidden_layers
+        for module in self.model.modules():
+            for name, child in module.named_children():
+                if isinstance(child, torch.nn.ModuleList) and len(child) == whole:
+                    setattr(module, name, child[:count])
+        config.num_hidden_layers = count
+        if getattr(config, "layer_types", None) is not None:
+            config.layer_types = config.layer_types[:count]
+        return replace(self, copied=tuple(name for name in COPIED if name != "config.json"))
+
     def round_weights(self, dtype: torch.dtype) -> None:
         """Round every weight to what ``dtype`` can hold; they stay float32."""
         with torch.no_grad():
@@ -96,7 +114,7 @@ class Checkpoint:
         """
         self.tokenizer.save_pretrained(folder)
         _name_class_plainly(folder / "tokenizer_config.json")
-        for name in COPIED:
+        for name in self.copied:
             if self.folder is not None and (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
         if not (folder / "config.json").is_file():

@@ -11,6 +11,11 @@ from edgespec import manifest
 from edgespec.errors import ExportError
 
 MODEL = "model.onnx"
+DRAFT = "draft"
+"""The folder in a model's folder with its draft."""
+DRAFT_GRAPH = "draft.onnx"
+"""A draft's graph that shares its target's weights. It lies beside the target's: ONNX Runtime reads
+no weights from outside of a graph's own folder, not even by a link (1.32, tried)."""
 
 
 @contextlib.contextmanager

@@ -88,10 +88,11 @@ def mended(tokenizer: dict[str, Any], header: Header) -> dict[str, Any]:
         tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": CUTS[str(pre)]}
         tokenizer["normalizer"] = {"type": "NFC"} if pre in COMPOSED else None
         model["ignore_merges"] = pre in WHOLE_WORDS
-    types = metadata.get("tokenizer.ggml.token_type", [])
-    unused = {i for i, kind in enumerate(types) if kind == UNUSED}
+    types = metadata.get("tokenizer.ggml.token_type", [0] * len(metadata["tokenizer.ggml.tokens"]))
     # Ids that fill up the table would make this another tokenizer than that of a model of the
-    # same family whose table is filled up otherwise.
-    model["vocab"] = {token: i for token, i in model["vocab"].items() if i not in unused}
-    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] not in unused]
+    # same family whose table is filled up otherwise. transformers adds its classes' own special
+    # tokens where the file has none of the name, beyond the model's last id (5.24, tried).
+    used = {i for i, kind in enumerate(types) if kind != UNUSED}
+    model["vocab"] = {token: i for token, i in model["vocab"].items() if i in used}
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] in used]
     return tokenizer

@@ -40,8 +40,8 @@ def export(
         weights: How the weights lie in the file: ``"fp32"``, or ``"fp16"`` for a file of half
             the size with weights rounded to float16. The graph computes in float32 either way.
         check: Compare the written graph with the checkpoint; False is for measuring alone.
-        draft: A draft model for the folder's ``draft/``: another source; ``"layers:N"``, the first N
-            layers and the head of this one; or a precision, this one quantised.
+        draft: A draft model for the folder's ``draft/``: another source; ``"layers:N"``, the first
+            N layers and the head of this one; or a precision, this one quantised.
         draft_precision: How the graph of a draft from another source computes; None for as the
             target's.
         progress: Is told of each step; None shows nothing.

@@ -49,8 +49,8 @@ class Shown:
 @click.option(
     "--draft",
     metavar="SOURCE|layers:N|PRECISION",
-    help="Put a draft model into the folder: another checkpoint, the first N layers of this one, or "
-    "this one quantised.",
+    help="Put a draft model into the folder: another checkpoint, the first N layers of this one, "
+    "or this one quantised.",
 )
 @click.option("--draft-precision", help="That of a draft from another checkpoint.")
 @click.option("--no-check", is_flag=True, help="Do not compare the result with the checkpoint.")

@@ -1,4 +1,4 @@
-"""Drafts that an export puts beside its target: what ``--draft`` asks for, and how it will serve."""
+"""A draft that an export puts beside its target: what is asked for, and how it will serve."""
 
 import re
 from collections.abc import Sequence
@@ -92,9 +92,7 @@ def serves(model: Path) -> str:
 
     The tokenizers are compared by content, as the runtime compares them when it loads the two.
     """
-    target, draft = (
-        Tokenizer(place / "tokenizer.json") for place in (model, model / folder.DRAFT)
-    )
+    target, draft = (Tokenizer(place / "tokenizer.json") for place in (model, model / folder.DRAFT))
     try:
         require_same_token_ids(draft, target)
     except VocabularyMismatchError as error:

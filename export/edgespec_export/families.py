@@ -39,7 +39,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def read_config(source: str) -> dict[str, Any]:
-    """``config.json`` of a local folder, a GGUF file or a hub name; nothing else is fetched or read.
+    """``config.json`` of a local folder, a GGUF file or a hub name; no more is fetched or read.
 
     Raises:
         ModelFolderError: If the folder has no readable ``config.json``.

@@ -51,9 +51,8 @@ def run(
 ) -> None:
     """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`.
 
-    Args:
-        draft: What to export to ``draft/``.
-        shares: Where this is a draft of a target's first layers: how many, and whose weights.
+    ``draft`` is exported to the folder's ``draft/``; ``shares`` makes of this a draft of its
+    target's first layers.
     """
     with folder.built_whole(out, force=force) as building:
         with progress.step("load checkpoint"):

@@ -50,7 +50,7 @@ def write_model(model: ir.Model, path: Path, *, apart: bool = False) -> None:
 
 
 def write_sharing(model: ir.Model, path: Path, other: Path) -> None:
-    """Write ``path``, whose weights are those of ``other``, a graph beside it, where they are equal.
+    """Write ``path``, with the weights of ``other``, a graph beside it, where they are equal.
 
     Equal are those of the same bytes; the few that are not found lie in ``path`` itself.
     """

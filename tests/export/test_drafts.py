@@ -97,9 +97,7 @@ def test_another_tokenizer_proposes_text(llama_checkpoint: Path, tmp_path: Path)
     said = Tokenizer.from_file(str(small / "tokenizer.json"))
     said.add_tokens(["return"])
     said.save(str(small / "tokenizer.json"))
-    folder = edgespec_export.export(
-        llama_checkpoint, tmp_path / "out", draft=small, check=False
-    )
+    folder = edgespec_export.export(llama_checkpoint, tmp_path / "out", draft=small, check=False)
     assert drafts.serves(folder).startswith(
         "universal: it proposes by way of the text, as the tokenizer "
     )

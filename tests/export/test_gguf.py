@@ -157,9 +157,7 @@ def train(cuts: pre_tokenizers.PreTokenizer, *, composes: bool) -> Tokenizer:
     return tokenizer
 
 
-def test_ids_that_only_fill_the_table_are_no_tokens(
-    llama_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_ids_that_only_fill_the_table_are_no_tokens(llama_checkpoint: Path, tmp_path: Path) -> None:
     from edgespec_export import gguf_tokenizer
 
     file = write_gguf(tmp_path / "tiny.gguf", llama_checkpoint)

@@ -122,7 +122,7 @@ def run(
                 precision=draft.precision,
                 max_length=draft.max_length,
                 force=False,
-                half_weights=half_weights,
+                half_weights=half_weights and draft.precision == "fp32",
                 check=check,
                 progress=DraftProgress(progress),
                 shares=None if draft.layers is None else Share(draft.layers, target),

@@ -10,6 +10,8 @@ Kernels that work in blocks of rows leave one of 17, 33 or 129 rows to the kerne
 (tried with narrow models). So a row is added to these too.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edgespec.arrays import Logits, TokenIds
@@ -63,23 +65,30 @@ class InPairs:
         return self.model.hand_to(reader)
 
 
+def read_in_pieces(target: InPairs, tokens: TokenIds, sizes: Sequence[int]) -> Logits:
+    """Logits [N, V] of ``tokens`` [N], read from an empty cache in pieces of ``sizes``."""
+    target.rewind(0)
+    pieces = np.split(tokens, np.cumsum(sizes)[:-1])
+    return np.concatenate([target.forward(piece).copy() for piece in pieces])
+
+
 def require_exact(model: CausalLM) -> None:
     """Read some tokens in pieces of several sizes and compare their logits bit for bit.
 
     Raises:
         ExactnessError: If a row depends on how many are read with it.
     """
+    if model.cannot_verify is not None:
+        raise ExactnessError(
+            f"exact=True cannot be had with {model.session.path}: {model.cannot_verify}; "
+            "leave exact out, or export the model again: edgespec export MODEL"
+        )
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, _PROBE_TOKENS)
     target = InPairs(model)
     target.hand_to(require_exact)
     first: Logits | None = None
     for sizes in _PIECES:
-        target.rewind(0)
-        read, rows = 0, []
-        for size in sizes:
-            rows.append(target.forward(tokens[read : read + size]).copy())
-            read += size
-        logits = np.concatenate(rows)
+        logits = read_in_pieces(target, tokens, sizes)
         first = logits if first is None else first
         if not np.array_equal(first, logits):
             wrong = int(np.flatnonzero((first != logits).any(axis=1))[0])

@@ -26,8 +26,10 @@ from edgespec.exact import InPairs, require_exact
 from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import GenerateOptions, Options
+from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
+from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
 from edgespec.stream import Stream
@@ -148,6 +150,8 @@ class EdgeGenerator:
             own_threads=self._made_with["own_threads"],
         )
         self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        if self.folder.made_by != "edgespec":  # ours were checked when they were exported
+            probe(self.model)
 
     def _share_threads(self) -> None:
         """Load the graph again, if it was loaded to run alone and is now to work in turn."""
@@ -349,7 +353,7 @@ class EdgeGenerator:
             ExactnessError: If ``exact`` was asked for and the machine's kernels do not allow it.
         """
         if not options.exact:
-            return self.model
+            return shortlisted(self.model, options, self.known_ids)
         if not self._is_exact:
             with self.model.lock:
                 require_exact(self.model)

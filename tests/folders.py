@@ -15,6 +15,20 @@ EOS = 256
 """Of the byte tokenizer."""
 
 
+GENAI_CONFIG: dict[str, Any] = {
+    "model": {
+        "type": "llama",
+        "vocab_size": 64,
+        "context_length": 600,
+        "eos_token_id": [0, 63],
+        "bos_token_id": 1,
+        "decoder": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_size": 8},
+    },
+    "search": {"past_present_share_buffer": True},
+}
+"""What onnxruntime-genai's builder says of :mod:`tests.inplace`."""
+
+
 def byte_tokenizer() -> Tokenizer:
     """One token a byte, its id the byte's value, and ``<eos>`` with id 256."""
     # ByteLevel writes bytes that are no printable letter as letters from U+0100 on, in order.

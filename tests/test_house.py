@@ -25,23 +25,36 @@ FLOORS = (
     "logit_rules manifest threads sampling ngram_store acceptance",
     "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
-    "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
+    "cache.* inputs candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
     "stats drafting exact constraint defaults",
-    "stream choosing",
+    "stream choosing probe shortlist",
     "generator",
-    "bench",
+    "bench.prompts bench.peer_process bench.report",
+    "bench.engines bench.chart",
+    "bench.measure",
+    "cli.generate",
     "cli.*",
     "__main__",
 )
 """From the ground up: a file imports from floors below, or from ``*.base`` on its own."""
 
 ONLY_IN = {
-    "onnxruntime": {"session", "threads", "model", "cache.base", "cache.growing", "cache.in_place"},
+    "onnxruntime": {
+        *("session", "threads", "inputs", "model"),
+        *("cache.base", "cache.growing", "cache.in_place"),
+    },
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
     "llguidance": {"guided"},
+    "matplotlib": {"bench.chart"},
+    # Run by the interpreter of a peer, never by ours.
+    "onnxruntime_genai": {"bench.peer_process"},
+    "llama_cpp": {"bench.peer_process"},
+    "openvino_genai": {"bench.peer_process"},
+    "transformers": {"bench.peer_process"},
+    "torch": {"bench.peer_process"},
     "click": {"cli.main", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
     "rich": {"cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
 }

@@ -19,8 +19,7 @@ class GrowingCache:
         self.generation = 0
         self._device = device
         self._length = 0
-        nothing = np.zeros((1, shape.num_heads, 0, shape.head_size), shape.dtype)
-        self._values = [self._held(nothing) for _ in shape.pairs]
+        self._values = [self._held(np.zeros(t.axes, shape.dtype)) for t in shape.tensors]
 
     @property
     def length(self) -> int:
@@ -56,13 +55,14 @@ class GrowingCache:
         self.generation += 1
 
     def _rows_held(self) -> int:
-        return int(self._values[0].shape()[2])
+        return int(self._values[0].shape()[self.shape.tensors[0].positions])
 
     def _crop(self) -> None:
         # A slice along S is not contiguous: binding its pointer would read wrong rows in silence.
+        kept = slice(self._length)
         self._values = [
-            self._held(np.ascontiguousarray(value.numpy()[:, :, : self._length]))
-            for value in self._values
+            self._held(np.ascontiguousarray(value.numpy()[(slice(None),) * t.positions + (kept,)]))
+            for t, value in zip(self.shape.tensors, self._values, strict=True)
         ]
 
     def _held(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ort.OrtValue:

@@ -17,10 +17,13 @@ from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
 
-class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+class CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    """A number of candidates, or what pays."""
+
     name = "N|auto"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The number, or ``"auto"`` as it is."""
         return value if value == "auto" else click.INT.convert(value, param, ctx)
 
 
@@ -53,7 +56,7 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 @click.option("--seed", type=int, help="Repeats a sampled text.")
 @click.option(
     "--num-assistant-tokens",
-    type=_CountOrAuto(),
+    type=CountOrAuto(),
     help="Candidates a round at most; auto (the default) is what pays here.",
 )
 @click.option("--show-accepted", is_flag=True, help="Show accepted candidates in green.")

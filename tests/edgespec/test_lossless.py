@@ -454,7 +454,8 @@ BY_NAME: tuple[dict[str, Any], ...] = (
 def test_the_embedded_model_writes_its_own_text_whoever_is_named(options: dict[str, Any]) -> None:
     model = EdgeGenerator()
     prompt = "for i in range(10):\n    print(i)\n\nfor i in range(10):\n"
-    for sampled in ({}, {"do_sample": True, "seed": 5, "exact": True}):
+    ways: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5, "exact": True})
+    for sampled in ways:
         if sampled and options.get("draft"):
             continue  # drawn drafts take random numbers of their own
         want = model.generate(prompt, max_new_tokens=40, lookup=False, **sampled)

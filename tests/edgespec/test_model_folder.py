@@ -2,7 +2,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -10,6 +9,7 @@ from edgespec import EdgeGenerator
 from edgespec.errors import ModelFolderError, TokenizerError, VocabularyMismatchError
 from edgespec.model_folder import open_model_folder
 from tests.folders import (
+    GENAI_CONFIG,
     METASPACE,
     byte_tokenizer,
     metaspace_tokenizer,
@@ -190,21 +190,9 @@ class TestWhatIsSaid:
 class TestBuilderFolders:
     """Folders of onnxruntime-genai's builder."""
 
-    SAID: ClassVar = {
-        "model": {
-            "type": "llama",
-            "vocab_size": 64,
-            "context_length": 600,
-            "eos_token_id": [0, 63],
-            "bos_token_id": 1,
-            "decoder": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_size": 8},
-        },
-        "search": {"past_present_share_buffer": True},
-    }
-
     def test_they_say_in_their_own_way_what_a_manifest_says(self, tmp_path: Path) -> None:
         (tmp_path / "model.onnx").write_bytes(b"")
-        write_json(tmp_path / "genai_config.json", self.SAID)
+        write_json(tmp_path / "genai_config.json", GENAI_CONFIG)
         opened = open_model_folder(tmp_path)
         manifest = opened.manifest
         assert opened.made_by == "onnxruntime-genai"
@@ -217,7 +205,7 @@ class TestBuilderFolders:
         theirs = tmp_path / "theirs"
         theirs.mkdir()
         shutil.copy(ours / "model.onnx", theirs)
-        write_json(theirs / "genai_config.json", self.SAID)
+        write_json(theirs / "genai_config.json", GENAI_CONFIG)
         texts = [
             EdgeGenerator(folder).generate(
                 [1, 2, 3], max_new_tokens=12, eos_token_id=None, lookup=True

@@ -353,7 +353,7 @@ class TestModels:
             assert positions == list(range(past, past + len(tokens)))
             fed.append((past, len(tokens)))
 
-        draft.model._run = watch  # type: ignore[method-assign]
+        draft.model._run = watch  # type: ignore[method-assign, assignment]
         text_model.generate(
             "abcabc", max_new_tokens=12, draft=draft, universal_draft=True, num_assistant_tokens=4
         )

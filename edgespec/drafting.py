@@ -33,6 +33,8 @@ def require_fitting_tokenizer(
 ) -> None:
     """Refuse a draft for its tokenizer before its weights are loaded.
 
+    The draft in the target's own folder was put there for it, and may have any.
+
     Args:
         draft: What was named.
         target: The target's folder.
@@ -43,9 +45,11 @@ def require_fitting_tokenizer(
         VocabularyMismatchError: If its token ids are not those of ``tokenizer``.
     """
     theirs: Tokenizer | None
-    if isinstance(draft, bool | str | PathLike):
-        named = draft_folder(target) if isinstance(draft, bool) else draft
-        path = open_model_folder(named).tokenizer
+    if isinstance(draft, bool):
+        draft_folder(target)
+        return
+    if isinstance(draft, str | PathLike):
+        path = open_model_folder(draft).tokenizer
         if tokenizer is None or not path.is_file() or sha256_of(path) == tokenizer.sha256():
             return
         theirs = Tokenizer(path)

@@ -184,9 +184,12 @@ class EdgeGenerator:
     def open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
         """The draft model that is meant, loaded once.
 
+        The one in this model's folder may have another tokenizer: it was put there for this model.
+
         Raises:
             VocabularyMismatchError: If its token ids are not this model's, unless ``universal``.
         """
+        universal = universal or draft is True
         if draft is self:
             raise ValueError(
                 "draft must be another EdgeGenerator than its target: each needs a cache of its own"

@@ -43,6 +43,8 @@ class Manifest:
         versions: The tools that wrote the folder and their versions.
         parity: What the export's checks measured.
         min_onnxruntime: The oldest ONNX Runtime that was seen to run such a graph.
+        graph: The ONNX file, from the folder, if it is not ``model.onnx`` in it: a draft that
+            shares its target's weights lies beside its target's graph.
         format: Version of this file's layout.
     """
 
@@ -65,6 +67,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     parity: Mapping[str, Any] = field(default_factory=dict)
     min_onnxruntime: str | None = None
+    graph: str | None = None
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:

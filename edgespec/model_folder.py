@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import ModelFolderError
-from edgespec.manifest import Manifest, read_json
+from edgespec.manifest import FILE_NAME, Manifest, read_json
 
 EMBEDDED = "tiny-code"
 _GRAPHS = ("model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")
@@ -95,7 +95,7 @@ def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
     """
     given = embedded_model() if path is None else Path(os.path.expanduser(path)).absolute()
     graph = _graph(given)
-    folder = _folder_of(graph)
+    folder = given if given.is_dir() and (given / FILE_NAME).is_file() else _folder_of(graph)
     config = folder / "generation_config.json"
     generation_config = read_json(config) if config.is_file() else {}
     manifest = Manifest.read(folder)
@@ -117,6 +117,9 @@ def _graph(given: Path) -> Path:
         return given
     if not os.path.isdir(given):
         raise ModelFolderError(f"{given} does not exist; pass a model's folder or .onnx file")
+    manifest = Manifest.read(given)
+    if manifest is not None and manifest.graph is not None:
+        return given / manifest.graph
     for folder in (given, given / "onnx"):
         for name in _GRAPHS:
             if (folder / name).is_file():

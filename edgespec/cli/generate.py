@@ -102,7 +102,7 @@ def command(
         universal_draft=universal_draft,
     )
     if generator.draft is not None:
-        given |= {"draft": generator.draft, "universal_draft": universal_draft}
+        given |= {"draft": draft_model or draft, "universal_draft": universal_draft}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgespec_export import families, folder, requirements
+from edgespec_export import drafts, families, folder, requirements
 from edgespec_export.progress import Progress, Silent
 from edgespec_export.quiet import quiet
 
@@ -23,6 +23,8 @@ def export(
     force: bool = False,
     weights: str = "fp32",
     check: bool = True,
+    draft: str | Path | None = None,
+    draft_precision: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Export a causal language model to a folder with ``model.onnx`` and all that it needs.
@@ -31,7 +33,8 @@ def export(
     checkpoint computes.
 
     Args:
-        source: A folder with a transformers checkpoint, or a name on the Hugging Face hub.
+        source: A folder with a transformers checkpoint, a GGUF file, or a name on the Hugging
+            Face hub.
         out: The folder to make; None makes one in the working directory, named like the source.
         cache: The layout of the key/value cache, one of ``CACHES``: ``"in_place"`` for ONNX
             Runtime, ``"static"`` for batches of texts of different lengths, ``"growing"`` for old
@@ -42,6 +45,10 @@ def export(
         weights: How the weights lie in the file: ``"fp32"``, or ``"fp16"`` for a file of half
             the size with weights rounded to float16. The graph computes in float32 either way.
         check: Compare the written graph with the checkpoint; False is for measuring alone.
+        draft: A draft model for the folder's ``draft/``: another source; ``"layers:N"``, the first
+            N layers and the head of this one; or a precision, this one quantised.
+        draft_precision: How the graph of a draft from another source computes; None for as the
+            target's.
         progress: Is told of each step; None shows nothing.
 
     Returns:
@@ -66,8 +73,22 @@ def export(
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     requirements.check_installed()
     name = str(source)
-    target = Path(out) if out is not None else Path(Path(name).resolve().name)
-    model_type = families.check_architecture(families.read_config(name))
+    target = Path(out) if out is not None else Path(folder.name_of(name))
+    config = families.read_config(name)
+    model_type = families.check_architecture(config)
+    asked = None
+    if draft is not None:
+        asked = drafts.plan(
+            str(draft),
+            source=name,
+            config=config,
+            precision=precision,
+            draft_precision=draft_precision,
+            max_length=max_length,
+            precisions=PRECISIONS,
+        )
+    elif draft_precision is not None:
+        raise ValueError(f"draft_precision {draft_precision!r} was given without a draft")
     folder.check_place(target, force=force)
     with quiet():
         # Imported here: this package is to be importable without the extra, and PyTorch takes
@@ -79,10 +100,12 @@ def export(
             target,
             model_type=model_type,
             cache=cache,
+            precision=precision,
             max_length=max_length,
             force=force,
             half_weights=weights == "fp16",
             check=check,
             progress=progress or Silent(),
+            draft=asked,
         )
     return target

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from edgespec_export import CACHES, PRECISIONS, WEIGHTS, export
+from edgespec_export import CACHES, PRECISIONS, WEIGHTS, drafts, export
 
 
 class Shown:
@@ -24,7 +24,7 @@ class Shown:
         began = time.perf_counter()
         with self._console.status(f"{name} ..."):
             yield
-        self._console.print(f"{name:16} {time.perf_counter() - began:6.1f} s", highlight=False)
+        self._console.print(f"{name:22} {time.perf_counter() - began:6.1f} s", highlight=False)
 
 
 @click.command("export")
@@ -52,6 +52,13 @@ class Shown:
 )
 @click.option("--max-length", type=int, help="Longest text in tokens, prompt included.")
 @click.option("--force", is_flag=True, help="Replace a model folder that exists.")
+@click.option(
+    "--draft",
+    metavar="SOURCE|layers:N|PRECISION",
+    help="Put a draft model into the folder: another checkpoint, the first N layers of this one, "
+    "or this one quantised.",
+)
+@click.option("--draft-precision", help="That of a draft from another checkpoint.")
 @click.option("--no-check", is_flag=True, help="Do not compare the result with the checkpoint.")
 def command(
     source: str,
@@ -61,12 +68,14 @@ def command(
     weights: str,
     max_length: int | None,
     force: bool,
+    draft: str | None,
+    draft_precision: str | None,
     no_check: bool,
 ) -> None:
     """Turn SOURCE into a model folder that runs without PyTorch.
 
-    SOURCE is a folder with a transformers checkpoint, or a name on the Hugging Face hub. The folder
-    appears whole, and only if its graph computes what the checkpoint computes.
+    SOURCE is a folder with a transformers checkpoint, a GGUF file, or a name on the Hugging Face
+    hub. The folder appears whole, and only if its graph computes what the checkpoint computes.
     """
     folder = export(
         source,
@@ -77,7 +86,11 @@ def command(
         max_length=max_length,
         force=force,
         check=not no_check,
+        draft=draft,
+        draft_precision=draft_precision,
         progress=Shown(Console(stderr=True)),
     )
-    megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    megabytes = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) / 1e6
     click.echo(f"{folder} ({megabytes:,.1f} MB)")
+    if draft is not None:
+        click.echo(f"draft: {drafts.serves(folder)}")

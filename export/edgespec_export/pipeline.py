@@ -1,6 +1,7 @@
 """An export from checkpoint to folder: load, trace, cache, fuse, write, check."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from edgespec.manifest import Manifest
 from edgespec_export import checkpoint, folder, parity, requirements, weights
 from edgespec_export import graph as g
 from edgespec_export.cache_layouts import growing, in_place, static
+from edgespec_export.drafts import Draft, DraftProgress
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
 from edgespec_export.old_opset import spell_out
@@ -22,22 +24,44 @@ LAYOUTS = {"in_place": in_place, "static": static, "growing": growing}
 """The pass of each cache layout, with the opsets, IR version and ONNX Runtime that it needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A draft that is a part of its target.
+
+    Attributes:
+        layers: How many of the first layers it has.
+        target: The target's written graph, whose weights it reads.
+    """
+
+    layers: int
+    target: Path
+
+
 def run(
     source: str,
     out: Path,
     *,
     model_type: str,
     cache: str,
+    precision: str,
     max_length: int | None,
     force: bool,
     half_weights: bool,
     check: bool,
     progress: Progress,
+    draft: Draft | None = None,
+    shares: Share | None = None,
 ) -> None:
-    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`."""
+    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`.
+
+    ``draft`` is exported to the folder's ``draft/``; ``shares`` makes of this a draft of its
+    target's first layers.
+    """
     with folder.built_whole(out, force=force) as building:
         with progress.step("load checkpoint"):
             loaded = checkpoint.load(source, model_type, max_length)
+            if shares is not None:
+                loaded = loaded.first_layers(shares.layers)
             if half_weights:
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
@@ -51,13 +75,19 @@ def run(
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
-            weights.write_model(model, building / folder.MODEL)
+            graph = building / folder.MODEL
+            if shares is not None:
+                graph = shares.target.with_name(folder.DRAFT_GRAPH)
+                weights.write_sharing(model, graph, shares.target)
+            else:
+                apart = draft is not None and draft.layers is not None
+                weights.write_model(model, graph, apart=apart)
             loaded.write_metadata(building)
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
                 measured = parity.check(
-                    building / folder.MODEL,
+                    graph,
                     loaded.model,
                     shape,
                     layout=cache,
@@ -73,17 +103,34 @@ def run(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,
             head_size=shape.head_size,
+            precision=precision,
             weights_dtype="float16" if half_weights else "float32",
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
             tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
             # A path would tell about the machine that exported; its last part names the model.
-            source=Path(source).resolve().name if Path(source).is_dir() else source,
+            source=Path(source).resolve().name if Path(source).exists() else source,
             versions=_versions(model),
             parity=measured,
             min_onnxruntime=LAYOUTS[cache].MIN_ONNXRUNTIME,
+            graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
         ).write(building)
+        if draft is not None:
+            target = building / folder.MODEL
+            run(
+                draft.source,
+                building / folder.DRAFT,
+                model_type=draft.model_type,
+                cache=cache,
+                precision=draft.precision,
+                max_length=draft.max_length,
+                force=False,
+                half_weights=half_weights and draft.precision == "fp32",
+                check=check,
+                progress=DraftProgress(progress),
+                shares=None if draft.layers is None else Share(draft.layers, target),
+            )
 
 
 def finish(model: ir.Model, cache: str, max_length: int) -> None:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from edgespec_export import families, folder, requirements
+from edgespec_export.precision import PRECISIONS, choose
 from edgespec_export.progress import Progress, Silent
 from edgespec_export.quiet import quiet
 
 __all__ = ["PRECISIONS", "WEIGHTS", "Progress", "export"]
 
-PRECISIONS = ("fp32",)
 WEIGHTS = ("fp32", "fp16")
 
 
@@ -17,6 +17,9 @@ def export(
     out: str | Path | None = None,
     *,
     precision: str = "fp32",
+    accuracy_level: int | None = None,
+    block_size: int | None = None,
+    int8_layers: str | None = None,
     max_length: int | None = None,
     force: bool = False,
     weights: str = "fp32",
@@ -31,12 +34,19 @@ def export(
     Args:
         source: A folder with a transformers checkpoint, or a name on the Hugging Face hub.
         out: The folder to make; None makes one in the working directory, named like the source.
-        precision: How the graph computes; one of ``PRECISIONS``.
+        precision: How the graph computes; one of ``PRECISIONS``. ``"fp16"`` is for CUDA.
+        accuracy_level: How int8 and int4 products compute: 4, the default, with activations
+            rounded to int8 a block, which is fastest; 0 in float32.
+        block_size: Weights that share a scale in int8 and int4; 32 by default.
+        int8_layers: Which layers int4 keeps at 8 bits: ``"auto"``, the default, the embedding,
+            ``lm_head`` and what a source of 4 bits itself holds finer; ``"mixed"``, also
+            ``down_proj`` and the attention's values in the first and the last eighth of the
+            layers and in every third between; ``"none"``.
         max_length: Longest text in tokens, prompt included; None takes the model's own.
         force: Replace a model folder that exists at ``out``.
         weights: How the weights lie in the file: ``"fp32"``, or ``"fp16"`` for a file of half
             the size with weights rounded to float16. The graph computes in float32 either way.
-        check: Compare the written graph with the checkpoint; False is for measuring alone.
+        check: Compare the written graph with the checkpoint; False keeps what it would refuse.
         progress: Is told of each step; None shows nothing.
 
     Returns:
@@ -51,10 +61,11 @@ def export(
         ParityError: If the graph does not compute what the checkpoint does.
         ExportError: If anything else stands in the way.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    chosen = choose(precision, accuracy_level, block_size, int8_layers)
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
+    if weights == "fp16" and precision != "fp32":
+        raise ValueError(f"weights='fp16' belongs to precision fp32, got {precision}")
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     requirements.check_installed()
@@ -71,6 +82,7 @@ def export(
             name,
             target,
             model_type=model_type,
+            precision=chosen,
             max_length=max_length,
             force=force,
             half_weights=weights == "fp16",

@@ -1,13 +1,15 @@
 """``edgespec export``: the exporter on the command line."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
+from edgespec.manifest import Manifest
 from edgespec_export import PRECISIONS, WEIGHTS, export
 
 
@@ -36,7 +38,22 @@ class Shown:
     help="The folder to make; without it one named like the source, in the working directory.",
 )
 @click.option(
-    "--precision", default="fp32", show_default=True, help=f"One of {', '.join(PRECISIONS)}."
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help=f"One of {', '.join(PRECISIONS)}; fp16 is for CUDA.",
+)
+@click.option(
+    "--accuracy-level",
+    type=int,
+    help="int8, int4: 4 computes with activations rounded to int8, 0 in float32.  [default: 4]",
+)
+@click.option("--block-size", type=int, help="int8, int4: weights that share a scale [default: 32]")
+@click.option(
+    "--int8-layers",
+    help="int4: which layers stay at 8 bits. auto: embedding, lm_head, and what a source of 4 bits "
+    "holds finer itself; mixed: also down_proj and the attention's values in the first and last "
+    "eighth of the layers and every third between; none.  [default: auto]",
 )
 @click.option(
     "--weights",
@@ -51,6 +68,9 @@ def command(
     source: str,
     out: Path | None,
     precision: str,
+    accuracy_level: int | None,
+    block_size: int | None,
+    int8_layers: str | None,
     weights: str,
     max_length: int | None,
     force: bool,
@@ -65,6 +85,9 @@ def command(
         source,
         out,
         precision=precision,
+        accuracy_level=accuracy_level,
+        block_size=block_size,
+        int8_layers=int8_layers,
         weights=weights,
         max_length=max_length,
         force=force,
@@ -73,3 +96,15 @@ def command(
     )
     megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     click.echo(f"{folder} ({megabytes:,.1f} MB)")
+    manifest = Manifest.read(folder)
+    if manifest is not None and "kl" in manifest.parity:
+        click.echo(_nearness(manifest.parity), err=True)
+
+
+def _nearness(measured: Mapping[str, Any]) -> str:
+    """What the gate measured of a graph that rounds, in one line."""
+    return (
+        f"against fp32: mean KL {measured['kl']:.2g}, greedy picks {measured['greedy_equal']} of "
+        f"{measured['greedy_tokens']}, perplexity {measured['perplexity']:.4g} "
+        f"(fp32 {measured['perplexity_fp32']:.4g})"
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from transformers import PreTrainedModel
 
 from edgespec.errors import ParityError
@@ -56,8 +56,10 @@ class Written:
         length: How many positions of the cache count; set it lower to rewind.
     """
 
-    def __init__(self, path: Path, cache: CacheShape, positions: int) -> None:
-        """Load ``path`` with a cache for ``positions`` tokens."""
+    def __init__(
+        self, path: Path, cache: CacheShape, positions: int, dtype: DTypeLike = np.float32
+    ) -> None:
+        """Load ``path`` with a cache of ``dtype`` for ``positions`` tokens."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # Threads that spin between runs take the CPUs from PyTorch, whose turn it is then.
@@ -74,7 +76,7 @@ class Written:
         for layer in range(cache.num_layers):
             for kind in ("key", "value"):
                 # Rows that nothing wrote must not matter, so they hold what would be noticed.
-                rows = np.full((1, cache.num_kv_heads, positions, cache.head_size), 1e3, np.float32)
+                rows = np.full((1, cache.num_kv_heads, positions, cache.head_size), 1e3, dtype)
                 self._kept.append(rows)
                 buffer = onnxruntime.OrtValue.ortvalue_from_numpy(rows)
                 self._binding.bind_ortvalue_input(f"past_key_values.{layer}.{kind}", buffer)

@@ -8,11 +8,13 @@ import onnx_ir as ir
 import torch
 
 from edgespec.manifest import Manifest
-from edgespec_export import checkpoint, folder, parity, requirements, weights
+from edgespec_export import checkpoint, folder, half, parity, quality, requirements, weights
 from edgespec_export.cache_layouts import in_place
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
+from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
+from edgespec_export.quantize import quantize
 from edgespec_export.tidy import tidy
 from edgespec_export.trace import ATTENTION, trace
 
@@ -25,6 +27,7 @@ def run(
     out: Path,
     *,
     model_type: str,
+    precision: Precision,
     max_length: int | None,
     force: bool,
     half_weights: bool,
@@ -46,6 +49,13 @@ def run(
         with progress.step("fuse"):
             fuse(model.graph, loaded.max_length)
             name_plainly(model.graph)
+        if precision.is_quantised:
+            with progress.step(f"to {precision.name}"):
+                quantize(model.graph, precision, cache.num_layers)
+        elif precision.name == "fp16":
+            with progress.step("to fp16"):
+                tokens, _ = quality.texts(loaded.encode, loaded.max_length)
+                half.to_half(model.graph, half.overflowing(loaded.model, tokens))
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
@@ -54,13 +64,7 @@ def run(
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
-                measured = parity.check(
-                    building / folder.MODEL,
-                    loaded.model,
-                    cache,
-                    max_length=loaded.max_length,
-                    windows=windows,
-                )
+                measured = _check(building / folder.MODEL, loaded, cache, precision, windows)
         tokenizer = (building / "tokenizer.json").read_bytes()
         Manifest(
             architecture=model_type,
@@ -70,7 +74,12 @@ def run(
             num_layers=cache.num_layers,
             num_kv_heads=cache.num_kv_heads,
             head_size=cache.head_size,
-            weights_dtype="float16" if half_weights else "float32",
+            cache_dtype="float16" if precision.name == "fp16" else "float32",
+            precision=precision.name,
+            accuracy_level=precision.accuracy_level if precision.is_quantised else None,
+            block_size=precision.block_size if precision.is_quantised else None,
+            int8_layers=precision.int8_layers if precision.name == "int4" else None,
+            weights_dtype=_weights_dtype(precision, half_weights=half_weights),
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
@@ -81,6 +90,34 @@ def run(
             parity=measured,
             min_onnxruntime=MIN_ONNXRUNTIME,
         ).write(building)
+
+
+def _check(
+    path: Path,
+    loaded: checkpoint.Checkpoint,
+    cache: in_place.CacheShape,
+    precision: Precision,
+    windows: tuple[int, ...],
+) -> dict[str, Any]:
+    """What the gate measured: to rounding in fp32, by divergence elsewhere."""
+    if precision.name == "fp32":
+        return parity.check(
+            path, loaded.model, cache, max_length=loaded.max_length, windows=windows
+        )
+    return quality.check(
+        path,
+        loaded.model,
+        cache,
+        precision=precision.name,
+        encode=loaded.encode,
+        max_length=loaded.max_length,
+    )
+
+
+def _weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+    if precision.is_quantised:
+        return precision.name
+    return "float16" if half_weights or precision.name == "fp16" else "float32"
 
 
 def _windows(model: ir.Model) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from edgespec_export import graph as g
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 NEAR_OVERFLOW = 65504 / 4
 """Activations above this, in a text of 200 tokens, call for float32: others may be larger."""
-TABLES = ("cos_", "sin_")
+ATTENTION_INPUTS = (0, 1, 2, 7, 8)
+"""Query, key, value, and the tables of the rotation: what GroupQueryAttention wants of one type."""
 
 
 def overflowing(model: PreTrainedModel, tokens: list[int]) -> frozenset[str]:
@@ -75,7 +76,7 @@ def _module(node: ir.Node) -> str:
 
 
 def _attend_in_half(graph: ir.Graph, node: ir.Node) -> None:
-    _cast_inputs(graph, node, [i for i, v in enumerate(node.inputs) if v is not None])
+    _cast_inputs(graph, node, [i for i in ATTENTION_INPUTS if i < len(node.inputs)])
     for value in [*node.inputs[3:5], *node.outputs[1:3]]:
         if value is not None:
             value.dtype = HALF
@@ -85,7 +86,7 @@ def _attend_in_half(graph: ir.Graph, node: ir.Node) -> None:
 def _cast_inputs(graph: ir.Graph, node: ir.Node, places: Collection[int]) -> None:
     for place in places:
         value = node.inputs[place]
-        if value is None or value.dtype not in (FLOAT, None) or value.is_graph_input():
+        if value is None or value.dtype == HALF:
             continue
         if value.const_value is not None:
             node.replace_input_with(place, _stored_in_half(graph, value))
@@ -115,18 +116,13 @@ def _widen(graph: ir.Graph, value: ir.Value) -> None:
     """Let everything behind a float16 value read it as float32, the logits' caller too."""
     node = value.producer()
     assert node is not None
-    is_output = value.is_graph_output()
     cast = ir.node("Cast", [value], {"to": int(FLOAT)})
     wide = cast.outputs[0]
     wide.shape, wide.dtype = value.shape, FLOAT
-    readers = list(value.uses())
-    graph.insert_after(node, cast)
-    for use in readers:
-        use.node.replace_input_with(use.idx, wide)
-    if is_output:
-        value.name, wide.name = f"{value.name}.fp16", value.name
-        graph.outputs[:] = [wide if v is value else v for v in graph.outputs]
     value.dtype = HALF
+    g.replace(value, wide)
+    cast.replace_input_with(0, value)
+    graph.insert_after(node, cast)
 
 
 def _drop_round_trips(graph: ir.Graph) -> None:

@@ -221,9 +221,7 @@ class _Writer:
             self._tables[first.weight] = table
         return table
 
-    def _stored(
-        self, name: str, rows: NDArray[np.float32], bits: int, block_size: int
-    ) -> "_Table":
+    def _stored(self, name: str, rows: NDArray[np.float32], bits: int, block_size: int) -> "_Table":
         blocks = affine(rows, block_size) if bits == 4 else symmetric(rows, bits, block_size)
         codes = g.add_constant(self._graph, f"{name}.qweight", blocks.packed())
         scales = self._wide(g.add_constant(self._graph, f"{name}.scales", blocks.scales))
@@ -234,9 +232,7 @@ class _Writer:
             self._graph, f"middle_{bits}", np.array(2 ** (bits - 1), np.float32)
         )
         centre = g.insert_before(self._first, "Mul", [scales, middle])
-        return _Table(
-            blocks, codes, scales, g.insert_before(self._first, "Add", [minima, centre])
-        )
+        return _Table(blocks, codes, scales, g.insert_before(self._first, "Add", [minima, centre]))
 
     def _wide(self, numbers: ir.Value) -> ir.Value:
         if numbers.dtype == ir.DataType.FLOAT:
@@ -263,9 +259,7 @@ class _Writer:
         rest = g.insert_before(anchor, "MatMul", [sums, offsets])
         return g.insert_before(anchor, "Add", [product, rest])
 
-    def _block_sums(
-        self, anchor: ir.Node, activation: ir.Value, count: int, size: int
-    ) -> ir.Value:
+    def _block_sums(self, anchor: ir.Node, activation: ir.Value, count: int, size: int) -> ir.Value:
         """[B, S, count] sums of the activation's blocks; the first reader makes them for all."""
         if (activation, size) not in self._sums:
             target = g.add_ints(self._graph, [0, 0, count, size])

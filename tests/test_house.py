@@ -22,16 +22,19 @@ SOURCES = sorted(
 
 FLOORS = (
     "arrays errors",
-    "manifest threads sampling ngram_store acceptance",
-    "session tokenizer chat_template model_folder verify candidates.base",
+    "logit_rules manifest threads sampling ngram_store acceptance",
+    "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
-    "stats drafting exact constraint",
-    "stream",
+    "stats drafting exact constraint defaults",
+    "stream choosing",
     "generator",
-    "bench",
+    "bench.prompts bench.peer_process bench.report",
+    "bench.engines bench.chart",
+    "bench.measure",
+    "cli.generate",
     "cli.*",
     "__main__",
 )
@@ -42,6 +45,13 @@ ONLY_IN = {
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
     "llguidance": {"guided"},
+    "matplotlib": {"bench.chart"},
+    # Run by the interpreter of a peer, never by ours.
+    "onnxruntime_genai": {"bench.peer_process"},
+    "llama_cpp": {"bench.peer_process"},
+    "openvino_genai": {"bench.peer_process"},
+    "transformers": {"bench.peer_process"},
+    "torch": {"bench.peer_process"},
     "click": {"cli.main", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
     "rich": {"cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
 }

@@ -20,6 +20,8 @@ from edgespec_export.trace import ATTENTION, trace
 
 MIN_ONNXRUNTIME = "1.22"
 """The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
+MIN_QUANTISED = "1.23"
+"""The same with integer weights; 1.22 refuses embeddings of bytes."""
 
 
 def run(
@@ -88,7 +90,7 @@ def run(
             source=Path(source).resolve().name if Path(source).is_dir() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=MIN_ONNXRUNTIME,
+            min_onnxruntime=MIN_QUANTISED if precision.is_quantised else MIN_ONNXRUNTIME,
         ).write(building)
 
 

@@ -64,7 +64,7 @@ class Blocks:
         """Codes as MatMulNBits reads them, [N, B, bytes of a block]: the first in the low half."""
         if self.bits == 8:
             return self.codes
-        return self.codes[..., 0::2] | self.codes[..., 1::2] << 4
+        return self.codes[..., 0::2] | self.codes[..., 1::2] << np.uint8(4)
 
 
 def symmetric(weights: Weights, bits: int, block_size: int) -> Blocks:

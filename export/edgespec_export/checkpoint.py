@@ -73,6 +73,11 @@ class Checkpoint:
         found: int | None = self._default("pad_token_id")
         return found
 
+    def encode(self, text: str) -> list[int]:
+        """The token ids of ``text``."""
+        ids: list[int] = self.tokenizer(text)["input_ids"]
+        return ids
+
     def copy_for_trace(self) -> PreTrainedModel:
         """A copy with the same weights, not copied, and a configuration of its own.
 

@@ -1,13 +1,15 @@
 """``edgespec export``: the exporter on the command line."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
+from edgespec.manifest import Manifest
 from edgespec_export import CACHES, PRECISIONS, WEIGHTS, drafts, export
 
 
@@ -42,7 +44,22 @@ class Shown:
     help=f"Layout of the key/value cache: {', '.join(CACHES)} (for old runtimes).",
 )
 @click.option(
-    "--precision", default="fp32", show_default=True, help=f"One of {', '.join(PRECISIONS)}."
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help=f"One of {', '.join(PRECISIONS)}; fp16 is for CUDA.",
+)
+@click.option(
+    "--accuracy-level",
+    type=int,
+    help="int8, int4: 4 computes with activations rounded to int8, 0 in float32.  [default: 4]",
+)
+@click.option("--block-size", type=int, help="int8, int4: weights that share a scale [default: 32]")
+@click.option(
+    "--int8-layers",
+    help="int4: which layers stay at 8 bits. auto: embedding, lm_head, and what a source of 4 bits "
+    "holds finer itself; mixed: also down_proj and the attention's values in the first and last "
+    "eighth of the layers and every third between; none.  [default: auto]",
 )
 @click.option(
     "--weights",
@@ -65,6 +82,9 @@ def command(
     out: Path | None,
     cache: str,
     precision: str,
+    accuracy_level: int | None,
+    block_size: int | None,
+    int8_layers: str | None,
     weights: str,
     max_length: int | None,
     force: bool,
@@ -82,6 +102,9 @@ def command(
         out,
         cache=cache,
         precision=precision,
+        accuracy_level=accuracy_level,
+        block_size=block_size,
+        int8_layers=int8_layers,
         weights=weights,
         max_length=max_length,
         force=force,
@@ -94,3 +117,15 @@ def command(
     click.echo(f"{folder} ({megabytes:,.1f} MB)")
     if draft is not None:
         click.echo(f"draft: {drafts.serves(folder)}")
+    manifest = Manifest.read(folder)
+    if manifest is not None and "kl" in manifest.parity:
+        click.echo(_nearness(manifest.parity), err=True)
+
+
+def _nearness(measured: Mapping[str, Any]) -> str:
+    """What the gate measured of a graph that rounds, in one line."""
+    return (
+        f"against fp32: mean KL {measured['kl']:.2g}, greedy picks {measured['greedy_equal']} of "
+        f"{measured['greedy_tokens']}, perplexity {measured['perplexity']:.4g} "
+        f"(fp32 {measured['perplexity_fp32']:.4g})"
+    )

@@ -1,7 +1,6 @@
 """A draft that an export puts beside its target: what is asked for, and how it will serve."""
 
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from edgespec.errors import VocabularyMismatchError
 from edgespec.tokenizer import Tokenizer, require_same_token_ids
 from edgespec_export import families, folder
+from edgespec_export.precision import Precision, choose
 from edgespec_export.progress import Progress
 
 _LAYERS = re.compile(r"layers:(\d+)")
@@ -30,7 +30,7 @@ class Draft:
 
     source: str
     model_type: str
-    precision: str
+    precision: Precision
     layers: int | None
     max_length: int | None
 
@@ -40,10 +40,9 @@ def plan(
     *,
     source: str,
     config: dict[str, Any],
-    precision: str,
+    precision: Precision,
     draft_precision: str | None,
     max_length: int | None,
-    precisions: Sequence[str],
 ) -> Draft:
     """What ``asked`` means for a target; nothing is loaded but a configuration.
 
@@ -54,13 +53,12 @@ def plan(
         precision: The target's.
         draft_precision: What the caller said of the draft's, if anything.
         max_length: What the caller said of the target's longest text, if anything.
-        precisions: Those that can be exported.
 
     Raises:
         ValueError: If it cannot be meant.
         ExportError: If the draft's architecture cannot be exported.
     """
-    wanted = draft_precision or precision
+    wanted = precision if draft_precision is None else choose(draft_precision)
     if layers := _LAYERS.fullmatch(asked):
         count = config.get("num_hidden_layers") or config.get("n_layer") or 0
         if not 1 <= int(layers[1]) < count:
@@ -69,20 +67,18 @@ def plan(
             )
         if wanted != precision:
             raise ValueError(
-                f"draft {asked} shares the target's weights, so its precision is {precision}, got "
-                f"{wanted}"
+                f"draft {asked} shares the target's weights, so its precision is {precision.name}, "
+                f"got {wanted.name}"
             )
     elif _PRECISION.fullmatch(asked):
         if draft_precision not in (None, asked):
             raise ValueError(f"draft {asked} is a precision, got draft_precision {draft_precision}")
-        if asked == precision:
+        if asked == precision.name:
             raise ValueError(f"draft {asked} would be its target once more; choose a cheaper one")
-        wanted = asked
+        wanted = choose(asked)
     else:
         model_type = families.check_architecture(families.read_config(asked))
-        _require_known(wanted, precisions)
         return Draft(asked, model_type, wanted, None, None)
-    _require_known(wanted, precisions)
     count_kept = int(layers[1]) if layers else None
     return Draft(source, str(config["model_type"]), wanted, count_kept, max_length)
 
@@ -111,10 +107,3 @@ class DraftProgress:
     def step(self, name: str) -> AbstractContextManager[object]:
         """A context that lasts as long as the step called ``name``."""
         return self._progress.step(f"draft: {name}")
-
-
-def _require_known(precision: str, precisions: Sequence[str]) -> None:
-    if precision not in precisions:
-        raise ValueError(
-            f"draft precision must be one of {', '.join(precisions)}, got {precision!r}"
-        )

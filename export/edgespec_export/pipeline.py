@@ -9,14 +9,17 @@ import onnx_ir as ir
 import torch
 
 from edgespec.manifest import Manifest
-from edgespec_export import checkpoint, folder, parity, requirements, weights
+from edgespec_export import checkpoint, folder, half, parity, quality, requirements, weights
 from edgespec_export import graph as g
 from edgespec_export.cache_layouts import growing, in_place, static
+from edgespec_export.cache_layouts.base import CacheShape
 from edgespec_export.drafts import Draft, DraftProgress
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
 from edgespec_export.old_opset import spell_out
+from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
+from edgespec_export.quantize import quantize
 from edgespec_export.tidy import tidy
 from edgespec_export.trace import ATTENTION, trace
 
@@ -37,13 +40,17 @@ class Share:
     target: Path
 
 
+MIN_QUANTISED = "1.23"
+"""The oldest ONNX Runtime on which integer weights ran; 1.22 refuses embeddings of bytes."""
+
+
 def run(
     source: str,
     out: Path,
     *,
     model_type: str,
     cache: str,
-    precision: str,
+    precision: Precision,
     max_length: int | None,
     force: bool,
     half_weights: bool,
@@ -72,6 +79,14 @@ def run(
             shape = LAYOUTS[cache].apply(model)
         with progress.step("fuse"):
             finish(model, cache, loaded.max_length)
+        if precision.is_quantised:
+            with progress.step(f"to {precision.name}"):
+                quantize(model.graph, precision, shape.num_layers)
+                model.opset_imports[g.MICROSOFT] = 1
+        elif precision.name == "fp16":
+            with progress.step("to fp16"):
+                tokens, _ = quality.texts(loaded.encode, loaded.max_length)
+                half.to_half(model.graph, half.overflowing(loaded.model, tokens))
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
@@ -86,14 +101,7 @@ def run(
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
-                measured = parity.check(
-                    graph,
-                    loaded.model,
-                    shape,
-                    layout=cache,
-                    max_length=loaded.max_length,
-                    windows=windows,
-                )
+                measured = _check(graph, loaded, shape, cache, precision, windows)
         tokenizer = (building / "tokenizer.json").read_bytes()
         Manifest(
             architecture=model_type,
@@ -103,8 +111,12 @@ def run(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,
             head_size=shape.head_size,
-            precision=precision,
-            weights_dtype="float16" if half_weights else "float32",
+            cache_dtype="float16" if precision.name == "fp16" else "float32",
+            precision=precision.name,
+            accuracy_level=precision.accuracy_level if precision.is_quantised else None,
+            block_size=precision.block_size if precision.is_quantised else None,
+            int8_layers=precision.int8_layers if precision.name == "int4" else None,
+            weights_dtype=_weights_dtype(precision, half_weights=half_weights),
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
@@ -113,7 +125,7 @@ def run(
             source=Path(source).resolve().name if Path(source).exists() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=LAYOUTS[cache].MIN_ONNXRUNTIME,
+            min_onnxruntime=_min_onnxruntime(cache, precision),
             graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
         ).write(building)
         if draft is not None:
@@ -126,7 +138,7 @@ def run(
                 precision=draft.precision,
                 max_length=draft.max_length,
                 force=False,
-                half_weights=half_weights and draft.precision == "fp32",
+                half_weights=half_weights and draft.precision.name == "fp32",
                 check=check,
                 progress=DraftProgress(progress),
                 shares=None if draft.layers is None else Share(draft.layers, target),
@@ -143,6 +155,50 @@ def finish(model: ir.Model, cache: str, max_length: int) -> None:
     name_plainly(model.graph)
     model.opset_imports.update(layout.OPSETS)
     model.ir_version = layout.IR_VERSION
+
+
+def _check(
+    path: Path,
+    loaded: checkpoint.Checkpoint,
+    shape: CacheShape,
+    cache: str,
+    precision: Precision,
+    windows: tuple[int, ...],
+) -> dict[str, Any]:
+    """What the gate measured: to rounding in fp32, by divergence elsewhere."""
+    if precision.name == "fp32":
+        return parity.check(
+            path,
+            loaded.model,
+            shape,
+            layout=cache,
+            max_length=loaded.max_length,
+            windows=windows,
+        )
+    return quality.check(
+        path,
+        loaded.model,
+        shape,
+        layout=cache,
+        precision=precision.name,
+        encode=loaded.encode,
+        max_length=loaded.max_length,
+    )
+
+
+def _min_onnxruntime(cache: str, precision: Precision) -> str:
+    """The older of the two that a graph needs is no matter; the newer is."""
+    needed: list[str] = [
+        LAYOUTS[cache].MIN_ONNXRUNTIME,
+        *([MIN_QUANTISED] if precision.is_quantised else []),
+    ]
+    return max(needed, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def _weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+    if precision.is_quantised:
+        return precision.name
+    return "float16" if half_weights or precision.name == "fp16" else "float32"
 
 
 def _windows(model: ir.Model) -> tuple[int, ...]:

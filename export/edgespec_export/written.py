@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from edgespec.threads import pool_is_shared
 from edgespec_export.cache_layouts.base import CacheShape
@@ -29,8 +29,9 @@ class Written:
         *,
         layout: str = "in_place",
         texts: int = 1,
+        dtype: DTypeLike = np.float32,
     ) -> None:
-        """Load ``path`` with a cache for ``positions`` tokens of each of ``texts`` texts."""
+        """Load ``path`` with a cache of ``dtype`` for ``positions`` tokens of each text."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # Threads that spin between runs take the CPUs from PyTorch, whose turn it is then.
@@ -48,7 +49,7 @@ class Written:
         # Up to onnxruntime 1.24 a binding does not keep its arrays alive: they are kept here.
         shape = (texts, cache.num_kv_heads, rows, cache.head_size)
         self._cache: dict[str, Array] = {
-            f"{layer}.{kind}": np.full(shape, 1e3, np.float32)
+            f"{layer}.{kind}": np.full(shape, 1e3, dtype)
             for layer in range(cache.num_layers)
             for kind in ("key", "value")
         }

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -5,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from edgespec.manifest import Manifest
 from tests.folders import move_weights_out, write_in_place_folder
 from tests.inplace import LAYERS, POSITIONS, D, V
 from tests.others import hides_nothing, merged, one_behind_the_other, write_as
@@ -37,6 +39,18 @@ def test_the_table_says_the_same(edgespec: Run, models: Path) -> None:
     assert rows["architecture"].strip() == "toy"
     assert rows["tokenizer"].strip() == "257"
     assert rows["provider"].strip().endswith("ExecutionProvider")
+
+
+def test_a_quantised_folder_says_how_and_how_near(edgespec: Run, tmp_path: Path) -> None:
+    folder = write_in_place_folder(tmp_path)
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    dataclasses.replace(
+        manifest, precision="int4", accuracy_level=4, block_size=32, parity={"kl": 0.003}
+    ).write(folder)
+    said = json.loads(edgespec("info", folder, "--json").out)
+    assert (said["precision"], said["accuracy_level"], said["block_size"]) == ("int4", 4, 32)
+    assert said["kl_against_fp32"] == 0.003
 
 
 def test_weights_beside_the_graph_count(edgespec: Run, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import torch
 from edgespec.manifest import Manifest
 from edgespec_export import checkpoint, folder, parity, requirements, weights
 from edgespec_export.cache_layouts import in_place
+from edgespec_export.experts import put_experts
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
 from edgespec_export.progress import Progress
 from edgespec_export.tidy import tidy
-from edgespec_export.trace import ATTENTION, trace
+from edgespec_export.placeholders import ATTENTION, check_terms
+from edgespec_export.trace import trace
 
 MIN_ONNXRUNTIME = "1.22"
 """The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
@@ -38,12 +40,14 @@ def run(
             if half_weights:
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
-            model = trace(loaded.copy_for_trace())
+            model = trace(loaded.copy_for_trace(), loaded.max_length)
+            check_terms(model, "in_place", in_place.TERMS)
         with progress.step("cache in place"):
             tidy(model.graph)
             windows = _windows(model)
             cache = in_place.apply(model)
         with progress.step("fuse"):
+            put_experts(model.graph)
             fuse(model.graph, loaded.max_length)
             name_plainly(model.graph)
         with progress.step("write"):

@@ -309,7 +309,7 @@ def _rotate_inside(
         g.add_constant(graph, f"{name}_cache_{digest}", table)
         for name, table in (("cos", rotation.cos), ("sin", rotation.sin))
     ]
-    node.resize_inputs(10)
+    node.resize_inputs(max(10, len(node.inputs)))
     for index, value in zip((7, 8, 9), (*tables, positions), strict=True):
         node.replace_input_with(index, value)
     node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)

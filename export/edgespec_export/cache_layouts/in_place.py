@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from edgespec_export import graph as g
-from edgespec_export.trace import ATTENTION, KEEP_LAST_ROWS
+from edgespec_export.placeholders import ATTENTION, KEEP_LAST_ROWS, attention_terms
+
+TERMS = frozenset(("sinks", "key_bias"))
+"""What this layout can do beyond plain attention; see ``placeholders.TERMS``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ def apply(model: ir.Model) -> CacheShape:
     for node in graph:
         if node.op_type == KEEP_LAST_ROWS:
             _keep_last_rows(graph, node)
-    shapes = {_attend(graph, node, lengths) for node in placeholders}
+    biases: dict[ir.Value, ir.Value] = {}
+    shapes = {_attend(graph, node, lengths, biases) for node in placeholders}
     if len(shapes) != 1:
         raise ValueError(f"all layers must have a cache of one shape, got {sorted(shapes)}")
     g.remove_dead_nodes(graph)
@@ -86,9 +90,14 @@ def _keep_last_rows(graph: ir.Graph, node: ir.Node) -> None:
     logits.shape = ir.Shape(["batch_size", "num_logits", logits.shape[2]])
 
 
-def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) -> tuple[int, int]:
+def _attend(
+    graph: ir.Graph,
+    node: ir.Node,
+    lengths: tuple[ir.Value, ir.Value],
+    biases: dict[ir.Value, ir.Value],
+) -> tuple[int, int]:
     """Put GroupQueryAttention in a placeholder's place; give key/value heads and head size."""
-    query, key, value = (_rows(graph, node, heads) for heads in node.inputs)
+    query, key, value = (_rows(graph, node, heads) for heads in node.inputs[:3])
     layer = node.attributes["layer"].as_int()
     num_heads, head_size = _heads(node.inputs[0])
     num_kv_heads, _ = _heads(node.inputs[1])
@@ -100,9 +109,15 @@ def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) 
         for kind in ("key", "value")
     ]
     window = node.attributes["window"].as_int()
+    terms = attention_terms(node)
+    inputs = [query, key, value, *past, *lengths]
+    if terms:
+        table = terms.get("key_bias")
+        bias = None if table is None else _bias(graph, node, table, biases)
+        inputs += [None, None, None, bias, terms.get("sinks")]
     attention = ir.node(
         "GroupQueryAttention",
-        [query, key, value, *past, *lengths],
+        inputs,
         {
             "num_heads": num_heads,
             "kv_num_heads": num_kv_heads,
@@ -128,6 +143,26 @@ def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) 
     )
     g.replace(node.outputs[0], heads)
     return num_kv_heads, head_size
+
+
+def _bias(
+    graph: ir.Graph, node: ir.Node, table: ir.Value, known: dict[ir.Value, ir.Value]
+) -> ir.Value:
+    """[Hq, max_length] -> [1, Hq, sequence_length, total_sequence_length], once for all layers."""
+    if table in known:
+        return known[table]
+    sizes = {value.name: value for value in graph.inputs}
+    total, new = (
+        g.insert_before(node, "Shape", [sizes[name]], start=1, end=2, dtype=ir.DataType.INT64)
+        for name in ("attention_mask", "input_ids")
+    )
+    zero, one = g.add_ints(graph, [0]), g.add_ints(graph, [1])
+    # The operator spreads a bias over texts and heads, and not over queries.
+    row = g.insert_before(node, "Slice", [table, zero, total, one])
+    row = g.insert_before(node, "Unsqueeze", [row, g.add_ints(graph, [0, 2])])
+    shape = g.insert_before(node, "Concat", [one, one, new, one], axis=0)
+    known[table] = g.insert_before(node, "Expand", [row, shape], dtype=table.dtype)
+    return known[table]
 
 
 def _heads(value: ir.Value | None) -> tuple[int, int]:

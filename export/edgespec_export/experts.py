@@ -141,7 +141,7 @@ def put_experts(graph: ir.Graph) -> None:
 def _laid_out(
     graph: ir.Graph, weight: ir.Value, *, interleaved: bool, transposed: bool
 ) -> ir.Value:
-    """A weight with rows [E, outputs, inputs], gates and values in turn; made when it is written."""
+    """A weight [E, outputs, inputs], gates and values in turn; made when it is written."""
     tensor = weight.const_value
     assert tensor is not None
     if interleaved and not transposed:

@@ -53,6 +53,7 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family(),
     "granite": Family(),
     "granitemoe": Family("experts", since="5.0"),
+    "granitemoehybrid": Family("Granite 4 without Mamba layers (micro, 1B, 350M)", since="5.0"),
     "helium": Family(),
     "hunyuan_v1_dense": Family(),
     "llama": Family(),
@@ -90,7 +91,7 @@ SEES = "it reads images or sound besides text; models of text alone can be expor
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         (
-            *("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear"),
+            *("bamba", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear"),
             *("lfm2", "lfm2_moe", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid"),
             *("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "recurrent_gemma", "rwkv"),
             *("xlstm", "zamba", "zamba2"),
@@ -142,9 +143,10 @@ def check_architecture(config: dict[str, Any]) -> str:
     """
     model_type = str(config.get("model_type"))
     family = FAMILIES.get(model_type)
-    if family is None and model_type in REFUSED:
+    reason = STATE if _is_hybrid(config) else REFUSED.get(model_type)
+    if reason is not None:
         raise UnsupportedArchitectureError(
-            f"model_type {model_type!r} cannot be exported: {REFUSED[model_type]}; supported are "
+            f"model_type {model_type!r} cannot be exported: {reason}; supported are "
             f"{', '.join(SUPPORTED)}"
         )
     installed = importlib.metadata.version("transformers")
@@ -170,6 +172,12 @@ def check_architecture(config: dict[str, Any]) -> str:
 def is_served(family: Family, installed: str) -> bool:
     """Whether a version of transformers is new enough for ``family``."""
     return _numbers(installed) >= _numbers(family.since)
+
+
+def _is_hybrid(config: dict[str, Any]) -> bool:
+    """Whether some layers are recurrent, by the names that transformers has for their kinds."""
+    kinds = set(config.get("layer_types") or config.get("layers_block_type") or ())
+    return bool(kinds & {"mamba", "linear_attention", "conv", "recurrent"})
 
 
 def _numbers(version: str) -> tuple[int, ...]:

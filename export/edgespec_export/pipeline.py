@@ -10,16 +10,19 @@ import torch
 from edgespec.manifest import Manifest
 from edgespec_export import checkpoint, folder, parity, requirements, weights
 from edgespec_export.cache_layouts import in_place
+from edgespec_export.cache_layouts.in_place import HEAD_SINK_INPUT
 from edgespec_export.experts import put_experts
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
+from edgespec_export.placeholders import ATTENTION, check_terms
 from edgespec_export.progress import Progress
 from edgespec_export.tidy import tidy
-from edgespec_export.placeholders import ATTENTION, check_terms
 from edgespec_export.trace import trace
 
 MIN_ONNXRUNTIME = "1.22"
 """The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
+MIN_FOR_SINKS_AND_EXPERTS = "1.23"
+"""1.22 refuses the input ``head_sink``, and has no kernel for experts on the CPU (tried)."""
 
 
 def run(
@@ -83,7 +86,7 @@ def run(
             source=Path(source).resolve().name if Path(source).is_dir() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=MIN_ONNXRUNTIME,
+            min_onnxruntime=_min_onnxruntime(model),
         ).write(building)
 
 
@@ -92,6 +95,16 @@ def _windows(model: ir.Model) -> tuple[int, ...]:
     layers = [node for node in model.graph if node.op_type == ATTENTION]
     found = {node.attributes["window"].as_int() for node in layers}
     return tuple(sorted(found - {0}))
+
+
+def _min_onnxruntime(model: ir.Model) -> str:
+    """The oldest ONNX Runtime that can run all operators of a finished graph."""
+    newer = any(
+        node.op_type == "MoE"
+        or (node.op_type == "GroupQueryAttention" and len(node.inputs) > HEAD_SINK_INPUT)
+        for node in model.graph
+    )
+    return MIN_FOR_SINKS_AND_EXPERTS if newer else MIN_ONNXRUNTIME
 
 
 def _versions(model: ir.Model) -> dict[str, str]:

@@ -14,6 +14,8 @@ from edgespec_export.placeholders import ATTENTION, KEEP_LAST_ROWS, attention_te
 
 TERMS = frozenset(("sinks", "key_bias"))
 """What this layout can do beyond plain attention; see ``placeholders.TERMS``."""
+HEAD_SINK_INPUT = 11
+"""The place of the sinks among GroupQueryAttention's inputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ STATE = (
     "its layers keep a recurrent state, which cannot be set back to an earlier token as "
     "speculation needs it"
 )
+HYBRID_UNLESS_SAID = ("granitemoehybrid",)
 SEES = "it reads images or sound besides text; models of text alone can be exported"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
@@ -176,8 +177,10 @@ def is_served(family: Family, installed: str) -> bool:
 
 def _is_hybrid(config: dict[str, Any]) -> bool:
     """Whether some layers are recurrent, by the names that transformers has for their kinds."""
-    kinds = set(config.get("layer_types") or config.get("layers_block_type") or ())
-    return bool(kinds & {"mamba", "linear_attention", "conv", "recurrent"})
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    if kinds is None:
+        return config.get("model_type") in HYBRID_UNLESS_SAID
+    return bool({"mamba", "linear_attention", "conv", "recurrent"}.intersection(kinds))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -76,7 +76,8 @@ def _gpt_neo(
     layer: Any, _: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *__: Any
 ) -> tuple[torch.Tensor, None]:
     """Nothing is scaled, and every second layer is local."""
-    window = layer.config.window_size if layer.attention_type == "local" else 0
+    is_local = layer.config.attention_layers[layer.layer_id] == "local"
+    window = layer.config.window_size if is_local else 0
     output = cached_attention(query, key, value, layer=layer.layer_id, scale=1.0, window=window)
     return output.transpose(1, 2), None
 

@@ -112,11 +112,12 @@ def _attend(
     ]
     window = node.attributes["window"].as_int()
     terms = attention_terms(node)
-    inputs = [query, key, value, *past, *lengths]
-    if terms:
-        table = terms.get("key_bias")
-        bias = None if table is None else _bias(graph, node, table, biases)
-        inputs += [None, None, None, bias, terms.get("sinks")]
+    inputs: list[ir.Value | None] = [query, key, value, *past, *lengths]
+    if "key_bias" in terms:
+        inputs += [None, None, None, _bias(graph, node, terms["key_bias"], biases)]
+    if "sinks" in terms:
+        inputs += [None] * (HEAD_SINK_INPUT - len(inputs))
+        inputs.append(terms["sinks"])
     attention = ir.node(
         "GroupQueryAttention",
         inputs,

@@ -4,7 +4,6 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import nn
 
 from edgespec.errors import ExportError
 
@@ -33,7 +32,7 @@ def cached_attention(
     Args:
         query: [B, Hq, S, D].
         key: [B, H, S, D].
-        value: [B, H, S, D] or narrower; a narrower one is cached as wide as the keys.
+        value: [B, H, S, D].
         layer: Its place in the model, from 0.
         scale: What scores are multiplied by.
         window: How many tokens a token sees, itself included; 0 for all.
@@ -42,11 +41,8 @@ def cached_attention(
         key_bias: [Hq, max_length] added to the scores of the key at each position.
 
     Returns:
-        [B, S, Hq, D], D being the values' size.
+        [B, S, Hq, D].
     """
-    size = value.shape[-1]
-    if size < key.shape[-1]:
-        value = nn.functional.pad(value, (0, key.shape[-1] - size))
     terms = [sinks, key_bias]
     while terms and terms[-1] is None:
         terms.pop()
@@ -61,9 +57,9 @@ def cached_attention(
         (query, key, value, *terms),
         attributes,
         dtype=query.dtype,
-        shape=(query.shape[0], query.shape[2], query.shape[1], key.shape[-1]),
+        shape=(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]),
     )
-    return output if size == key.shape[-1] else output[..., :size]
+    return output
 
 
 def attention_terms(node: ir.Node) -> dict[str, ir.Value]:

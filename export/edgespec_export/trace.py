@@ -106,8 +106,8 @@ def _attention(
         asked.append("a mask of its own")
     if is_causal is False or getattr(module, "is_causal", True) is False:
         asked.append("attention in both directions")
-    if query.shape[-1] != key.shape[-1] or value.shape[-1] > key.shape[-1]:
-        asked.append("values larger than the keys")
+    if key.shape[-1] != value.shape[-1] or query.shape[-1] != key.shape[-1]:
+        asked.append("values of another size than the keys")
     if asked:
         raise ExportError(f"{name} asks for {', '.join(asked)}, which no cache layout can do")
     output = cached_attention(

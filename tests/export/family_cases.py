@@ -51,7 +51,7 @@ GEMMA = {
 }
 
 FALCON = {
-    **{key: value for key, value in COMMON.items() if key not in ("head_dim", "num_key_value_heads")},
+    **{k: v for k, v in COMMON.items() if k not in ("head_dim", "num_key_value_heads")},
     "ffn_hidden_size": 96,
 }
 EXPERTS = {**COMMON, "num_experts_per_tok": 2, "moe_intermediate_size": 48}

@@ -44,7 +44,7 @@ def run(
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
             model = trace(loaded.copy_for_trace(), loaded.max_length)
-            check_terms(model, "in_place", in_place.TERMS)
+            check_terms(model, in_place)
         with progress.step("cache in place"):
             tidy(model.graph)
             windows = _windows(model)

@@ -1,5 +1,6 @@
 """What a trace leaves open: operators of our own that passes put real ones in the place of."""
 
+from types import ModuleType
 from typing import Any
 
 import onnx_ir as ir
@@ -68,18 +69,23 @@ def attention_terms(node: ir.Node) -> dict[str, ir.Value]:
     return {name: value for name, value in found if value is not None}
 
 
-def check_terms(model: ir.Model, layout: str, known: frozenset[str]) -> None:
-    """Return if a layout can do all that the attentions of a trace ask for.
+def check_terms(model: ir.Model, layout: ModuleType) -> None:
+    """Return if a cache layout can do all that the attentions of a trace ask for.
+
+    Args:
+        model: A trace.
+        layout: A module of ``cache_layouts``; its ``TERMS``, if it has any, say what it can do.
 
     Raises:
-        ExportError: If an attention has a term that is not among ``known``.
+        ExportError: If an attention has a term that is not among them.
     """
+    known: frozenset[str] = getattr(layout, "TERMS", frozenset())
     asked = {
         name for node in model.graph if node.op_type == ATTENTION for name in attention_terms(node)
     }
     unknown = sorted(asked - known)
     if unknown:
         raise ExportError(
-            f"the cache layout {layout} cannot do attention with {', '.join(unknown)}, which this "
-            "architecture asks for; export it with --cache in_place"
+            f"the cache layout {layout.__name__.rpartition('.')[2]} cannot do attention with "
+            f"{', '.join(unknown)}, which this architecture asks for; export it in_place"
         )

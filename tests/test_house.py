@@ -22,14 +22,14 @@ SOURCES = sorted(
 
 FLOORS = (
     "arrays errors",
-    "manifest threads sampling ngram_store acceptance",
-    "session tokenizer chat_template model_folder verify candidates.base",
+    "logit_rules manifest threads sampling ngram_store acceptance",
+    "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",
     "model options decode prompt",
-    "stats drafting exact constraint",
-    "stream",
+    "stats drafting exact constraint defaults",
+    "stream choosing",
     "generator",
     "bench",
     "cli.*",

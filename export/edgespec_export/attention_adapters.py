@@ -5,7 +5,6 @@ It takes the method's place on the copy of the model that is traced; the checks 
 checkpoint compare it with the original.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as bloom_alibi
 from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
-from transformers.models.falcon.modeling_falcon import build_alibi_tensor as falcon_alibi
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as mpt_alibi
 
 from edgespec_export.placeholders import cached_attention
@@ -39,7 +37,7 @@ class Adapter:
     class_name: str
     method: str
     forward: Callable[..., Any]
-    key_bias: Callable[[PretrainedConfig, int], torch.Tensor | None] | None = None
+    key_bias: Callable[[PretrainedConfig, int], torch.Tensor] | None = None
 
 
 def adapt(model: PreTrainedModel, max_length: int) -> bool:
@@ -134,29 +132,22 @@ def _mpt(
 
 def _mpt_bias(config: PretrainedConfig, max_length: int) -> torch.Tensor:
     # It counts back from the last key, the others from the first: the softmax sees no difference.
-    return mpt_alibi(config.n_heads, max_length)[:, 0].float()
+    table: torch.Tensor = mpt_alibi(config.n_heads, max_length)  # type: ignore[no-untyped-call]
+    return table[:, 0].float()
 
 
 def _falcon(
     layer: Any,
-    model: Any,
+    _: nn.Module,
     hidden: torch.Tensor,
-    *_: Any,
+    *__: Any,
     position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-    **__: Any,
+    **___: Any,
 ) -> tuple[torch.Tensor, None]:
     query, key, value = _falcon_heads(layer, layer.query_key_value(hidden))
-    if model.key_bias is None:
-        assert position_embeddings is not None
-        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-    output = cached_attention(
-        query,
-        key,
-        value,
-        layer=layer.layer_idx,
-        scale=layer.inv_norm_factor,
-        key_bias=model.key_bias,
-    )
+    assert position_embeddings is not None
+    query, key = apply_rotary_pos_emb(query, key, *position_embeddings)  # type: ignore[no-untyped-call]
+    output = cached_attention(query, key, value, layer=layer.layer_idx, scale=layer.inv_norm_factor)
     return layer.dense(output.flatten(2)), None
 
 
@@ -165,27 +156,18 @@ def _falcon_heads(layer: Any, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if layer.new_decoder_architecture:
         # Each group of queries is followed by the key and the value that it shares.
         group = layer.num_heads // layer.num_kv_heads
-        parts = rows.unflatten(-1, (layer.num_kv_heads, group + 2, layer.head_dim))
+        batch, length, _ = rows.shape
+        parts = rows.view(batch, length, layer.num_kv_heads, group + 2, layer.head_dim)
         query, key, value = parts[..., :-2, :].flatten(2, 3), parts[..., -2, :], parts[..., -1, :]
     else:
         query, key, value = layer._split_heads(rows)
     return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
 
-def _falcon_bias(config: PretrainedConfig, max_length: int) -> torch.Tensor | None:
-    """Made and rounded to bfloat16 as in training, and scaled like the scores."""
-    if not config.alibi:
-        return None
-    heads = config.num_attention_heads
-    mask = torch.ones(1, max_length, dtype=torch.long)
-    bias = falcon_alibi(mask, heads, torch.float32)[:, 0]
-    return bias / math.sqrt(config.hidden_size // heads)
-
-
 ADAPTERS = {
     "bloom": Adapter("BloomAttention", "forward", _bloom, _bloom_bias),
     "codegen": Adapter("CodeGenAttention", "_attn", _codegen),
-    "falcon": Adapter("FalconAttention", "forward", _falcon, _falcon_bias),
+    "falcon": Adapter("FalconAttention", "forward", _falcon),
     "gpt_neo": Adapter("GPTNeoSelfAttention", "_attn", _gpt_neo),
     "mpt": Adapter("MptAttention", "forward", _mpt, _mpt_bias),
 }

@@ -39,7 +39,7 @@ FAMILIES: dict[str, Family] = {
     "cohere2": Family("sliding window in most layers, the others without positions"),
     "ernie4_5": Family(),
     "exaone4": Family("sliding window in most layers, the others without positions"),
-    "falcon": Family("multi-query, grouped, or alibi", terms=("key_bias",)),
+    "falcon": Family("multi-query; not with alibi"),
     "gemma": Family(),
     "gemma2": Family("sliding window, soft cap"),
     "gemma3_text": Family("sliding window; the text models, such as 1B"),
@@ -145,6 +145,8 @@ def check_architecture(config: dict[str, Any]) -> str:
     model_type = str(config.get("model_type"))
     family = FAMILIES.get(model_type)
     reason = STATE if _is_hybrid(config) else REFUSED.get(model_type)
+    if model_type == "falcon" and config.get("alibi"):
+        reason = "with alibi, the graph differs from transformers' eager attention"
     if reason is not None:
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} cannot be exported: {reason}; supported are "

@@ -109,11 +109,6 @@ COMMON_CASES: dict[str, Case] = {
 """Each form of attention, positions, norms and experts once."""
 
 TAIL: dict[str, Case] = {
-    "falcon, alibi": ("falcon", {**FALCON, "alibi": True}),
-    "falcon, alibi, six heads": (
-        "falcon",
-        {**FALCON, "hidden_size": 96, "num_attention_heads": 6, "alibi": True},
-    ),
     "falcon, grouped": (
         "falcon",
         {**FALCON, "num_kv_heads": 2, "new_decoder_architecture": True},

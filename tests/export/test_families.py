@@ -31,7 +31,6 @@ CHUNKS = (10, 1, 5, 1, 8, 15)
 NOT_ROTATED_INSIDE = {
     # Positions are learned, or are a bias.
     *("gpt2", "opt", "biogpt", "gpt_bigcode", "gpt_neo", "bloom", "mpt"),
-    *("falcon, alibi", "falcon, alibi, six heads"),
     # Heads, or the rotated part of them, are no multiple of 16.
     *("llama, odd heads", "phi, small part", "nemotron", "persimmon"),
     # Rotated with something else between.
@@ -136,6 +135,7 @@ def test_unsupported_architecture_names_the_supported_ones() -> None:
     ("config", "said"),
     [
         ({"model_type": "lfm2"}, "its layers keep a recurrent state, which cannot be set back"),
+        ({"model_type": "falcon", "alibi": True}, "with alibi, the graph differs"),
         ({"model_type": "qwen3_vl"}, "it reads images or sound besides text"),
         (
             {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba"]},

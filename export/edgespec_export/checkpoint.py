@@ -25,6 +25,8 @@ COPIED = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+UNSAID_LENGTH = 2048
+"""Longest text where a configuration names none, as with BLOOM, which was trained with so many."""
 FULL_LENGTH_ROPES = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies change once a text outgrows its original length."""
 
@@ -236,7 +238,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _checked_length(config: Any, max_length: int | None) -> int:
-    longest = int(config.max_position_embeddings)
+    longest = _longest(config)
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kind = rope.get("rope_type", rope.get("type"))
     if kind in FULL_LENGTH_ROPES:
@@ -249,6 +251,14 @@ def _checked_length(config: Any, max_length: int | None) -> int:
     if not 16 <= max_length <= longest:
         raise ValueError(f"max_length must be 16 to {longest} for this model, got {max_length}")
     return max_length
+
+
+def _longest(config: Any) -> int:
+    """The longest text that a model was made for, under whatever name its family says it."""
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+        if isinstance(found := getattr(config, name, None), int):
+            return found
+    return UNSAID_LENGTH
 
 
 def _fetch_metadata(name: str) -> Path:

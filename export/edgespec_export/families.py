@@ -6,6 +6,7 @@ are read.
 
 import importlib.metadata
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,101 @@ from edgespec.errors import ExportError, ModelFolderError, UnsupportedArchitectu
 from edgespec.manifest import read_json
 from edgespec_export import gguf_file, requirements
 
-SUPPORTED = (
-    "cohere",
-    "gemma2",
-    "gemma3_text",
-    "gpt2",
-    "gpt_neox",
-    "gptj",
-    "granite",
-    "llama",
-    "mistral",
-    "olmo2",
-    "opt",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-    "stablelm",
-    "starcoder2",
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is particular about an architecture.
+
+    Attributes:
+        note: For the table in docs/families.md.
+        since: The oldest transformers that its export was tested with.
+        terms: What its attention asks for, by the names in ``placeholders.TERMS``.
+    """
+
+    note: str = ""
+    since: str = "4.57"
+    terms: tuple[str, ...] = ()
+
+
+FAMILIES: dict[str, Family] = {
+    "apertus": Family("xIELU", since="5.0"),
+    "arcee": Family("squared ReLU", since="5.0"),
+    "biogpt": Family("learned positions", since="5.0"),
+    "bloom": Family("alibi", terms=("key_bias",)),
+    "codegen": Family(since="5.0"),
+    "cohere": Family(),
+    "cohere2": Family("sliding window in most layers, the others without positions", since="5.0"),
+    "ernie4_5": Family(since="5.0"),
+    "exaone4": Family("sliding window in most layers, the others without positions", since="5.0"),
+    "falcon": Family("multi-query; not with alibi"),
+    "gemma": Family(since="5.0"),
+    "gemma2": Family("sliding window, soft cap"),
+    "gemma3_text": Family("sliding window; the text models, such as 1B"),
+    "glm": Family(since="5.0"),
+    "glm4": Family(since="5.0"),
+    "gpt2": Family("learned positions"),
+    "gpt_bigcode": Family("multi-query", since="5.0"),
+    "gpt_neo": Family("local attention in every second layer"),
+    "gpt_neox": Family(),
+    "gpt_oss": Family("attention sinks, experts", since="5.0", terms=("sinks",)),
+    "gptj": Family(),
+    "granite": Family(),
+    "granitemoe": Family("experts", since="5.0"),
+    "granitemoehybrid": Family("Granite 4 without Mamba layers (micro, 1B, 350M)", since="5.0"),
+    "helium": Family(since="5.0"),
+    "hunyuan_v1_dense": Family(since="5.0"),
+    "llama": Family(),
+    "ministral": Family("sliding window", since="5.0"),
+    "ministral3": Family("queries scaled by position", since="5.0"),
+    "mistral": Family("sliding window"),
+    "mixtral": Family("experts", since="5.0"),
+    "mpt": Family("alibi", since="5.0", terms=("key_bias",)),
+    "nemotron": Family(since="5.0"),
+    "olmo": Family(since="5.0"),
+    "olmo2": Family(),
+    "olmo3": Family("sliding window in most layers", since="5.0"),
+    "olmoe": Family("experts", since="5.0"),
+    "opt": Family("learned positions"),
+    "persimmon": Family(since="5.0"),
+    "phi": Family(),
+    "phi3": Family("Phi-3 to Phi-4"),
+    "qwen2": Family("also Qwen2.5"),
+    "qwen3": Family(),
+    "qwen3_moe": Family("experts", since="5.0"),
+    "seed_oss": Family(since="5.0"),
+    "smollm3": Family("every fourth layer without positions"),
+    "stablelm": Family(),
+    "starcoder2": Family(),
+}
+"""By ``model_type``: whatever a test compares with transformers."""
+
+SUPPORTED = tuple(FAMILIES)
+
+STATE = (
+    "its layers keep a recurrent state, which cannot be set back to an earlier token as "
+    "speculation needs it"
 )
-"""``model_type`` names whose export a test compares with transformers."""
+HYBRID_UNLESS_SAID = ("granitemoehybrid",)
+SEES = "it reads images or sound besides text; models of text alone can be exported"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("bamba", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear"),
+            *("lfm2", "lfm2_moe", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid"),
+            *("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "recurrent_gemma", "rwkv"),
+            *("xlstm", "zamba", "zamba2"),
+        ),
+        STATE,
+    ),
+    **dict.fromkeys(
+        (
+            *("gemma3", "gemma3n", "gemma4", "llama4", "llava", "mistral3", "mllama"),
+            *("phi4_multimodal", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl", "smolvlm"),
+        ),
+        SEES,
+    ),
+}
+"""Architectures that are known and cannot be exported, and why."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -73,20 +148,52 @@ def check_architecture(config: dict[str, Any]) -> str:
         UnsupportedArchitectureError: If it cannot.
         ExportError: If the weights are quantised already.
     """
-    model_type = config.get("model_type")
-    if model_type not in SUPPORTED:
+    model_type = str(config.get("model_type"))
+    family = FAMILIES.get(model_type)
+    reason = STATE if _is_hybrid(config) else REFUSED.get(model_type)
+    if model_type == "falcon" and config.get("alibi"):
+        reason = "with alibi, the graph differs from transformers' eager attention"
+    if reason is not None:
         raise UnsupportedArchitectureError(
-            f"model_type {model_type!r} cannot be exported (transformers "
-            f"{importlib.metadata.version('transformers')} is installed); supported are "
-            f"{', '.join(SUPPORTED)}; for others try optimum's exporter: optimum-cli export onnx "
-            "--task text-generation-with-past"
+            f"model_type {model_type!r} cannot be exported: {reason}; supported are "
+            f"{', '.join(SUPPORTED)}"
+        )
+    installed = importlib.metadata.version("transformers")
+    if family is None:
+        raise UnsupportedArchitectureError(
+            f"model_type {model_type!r} cannot be exported (transformers {installed} is "
+            f"installed); supported are {', '.join(SUPPORTED)}; for others try optimum's exporter: "
+            "optimum-cli export onnx --task text-generation-with-past"
+        )
+    if not is_served(family, installed):
+        raise UnsupportedArchitectureError(
+            f"model_type {model_type!r} needs transformers {family.since} or newer, {installed} is "
+            f'installed; run: pip install "transformers>={family.since}"'
         )
     if config.get("quantization_config") is not None:
         raise ExportError(
             "the checkpoint's weights are quantised already, and an export starts from full "
             "precision; give the checkpoint that it was made from"
         )
-    return str(model_type)
+    return model_type
+
+
+def is_served(family: Family, installed: str) -> bool:
+    """Whether a version of transformers is new enough for ``family``."""
+    return _numbers(installed) >= _numbers(family.since)
+
+
+def _is_hybrid(config: dict[str, Any]) -> bool:
+    """Whether some layers are recurrent, by the names that transformers has for their kinds."""
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    if kinds is None:
+        return config.get("model_type") in HYBRID_UNLESS_SAID
+    return bool({"mamba", "linear_attention", "conv", "recurrent"}.intersection(kinds))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(4, 57) for 4.57.6."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _fetch_config(name: str) -> Path:

@@ -117,7 +117,10 @@ def _only_reader(node: ir.Node | None, *op_types: str) -> ir.Node | None:
 
 
 def _fuse_skips(graph: ir.Graph) -> None:
-    """Join a residual sum with the norm that reads it; the sum is the kernel's last output."""
+    """Join a residual sum with the norm that reads it; the sum is the kernel's last output.
+
+    The kernel takes rows [B, S, N], not heads that are normed after they were rotated.
+    """
     names = {
         "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
         "LayerNormalization": "SkipLayerNormalization",
@@ -130,7 +133,12 @@ def _fuse_skips(graph: ir.Graph) -> None:
             v is None or v.shape != total.outputs[0].shape for v in total.inputs
         ):
             continue
+        if total.outputs[0].shape is None or len(total.outputs[0].shape) != 3:
+            continue
         weights = [value for value in node.inputs[1:] if value is not None]
+        if any(weight.const_value is None for weight in weights):
+            # Made by nodes that may stand behind the sum.
+            continue
         joined = ir.node(
             names[node.op_type],
             [*total.inputs, *weights],

@@ -8,23 +8,31 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from edgespec.errors import ExportError
 from edgespec.manifest import Manifest
 from edgespec_export import checkpoint, folder, half, parity, quality, requirements, weights
 from edgespec_export import graph as g
 from edgespec_export.cache_layouts import growing, in_place, static
 from edgespec_export.cache_layouts.base import CacheShape
+from edgespec_export.cache_layouts.in_place import HEAD_SINK_INPUT
 from edgespec_export.drafts import Draft, DraftProgress
+from edgespec_export.experts import put_experts
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
 from edgespec_export.old_opset import spell_out
+from edgespec_export.placeholders import ATTENTION, EXPERTS, check_terms
 from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
 from edgespec_export.quantize import quantize
 from edgespec_export.tidy import tidy
-from edgespec_export.trace import ATTENTION, trace
+from edgespec_export.trace import trace
 
 LAYOUTS = {"in_place": in_place, "static": static, "growing": growing}
 """The pass of each cache layout, with the opsets, IR version and ONNX Runtime that it needs."""
+MIN_FOR_SINKS_AND_EXPERTS = "1.23"
+"""1.22 refuses the input ``head_sink``, and has no kernel for experts on the CPU (tried)."""
+MIN_QUANTISED = "1.23"
+"""1.22 refuses embeddings of bytes (tried)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +46,6 @@ class Share:
 
     layers: int
     target: Path
-
-
-MIN_QUANTISED = "1.23"
-"""The oldest ONNX Runtime on which integer weights ran; 1.22 refuses embeddings of bytes."""
 
 
 def run(
@@ -72,7 +76,8 @@ def run(
             if half_weights:
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
-            model = trace(loaded.copy_for_trace())
+            model = trace(loaded.copy_for_trace(), loaded.max_length)
+            check_terms(model, LAYOUTS[cache])
         with progress.step("cache"):
             tidy(model.graph)
             windows = _windows(model)
@@ -125,7 +130,7 @@ def run(
             source=Path(source).resolve().name if Path(source).exists() else source,
             versions=_versions(model),
             parity=measured,
-            min_onnxruntime=_min_onnxruntime(cache, precision),
+            min_onnxruntime=_min_onnxruntime(model, cache, precision),
             graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
         ).write(building)
         if draft is not None:
@@ -149,7 +154,13 @@ def finish(model: ir.Model, cache: str, max_length: int) -> None:
     """Fuse, or spell out, what surrounds the attention; then the graph can be written."""
     layout = LAYOUTS[cache]
     if g.MICROSOFT in layout.OPSETS:
+        put_experts(model.graph)
         fuse(model.graph, max_length)
+    elif any(node.op_type == EXPERTS for node in model.graph):
+        raise ExportError(
+            f"the cache layout {cache} cannot do mixtures of experts, which this architecture asks "
+            "for; export it in_place"
+        )
     else:
         spell_out(model.graph)
     name_plainly(model.graph)
@@ -186,12 +197,17 @@ def _check(
     )
 
 
-def _min_onnxruntime(cache: str, precision: Precision) -> str:
-    """The older of the two that a graph needs is no matter; the newer is."""
-    needed: list[str] = [
-        LAYOUTS[cache].MIN_ONNXRUNTIME,
-        *([MIN_QUANTISED] if precision.is_quantised else []),
-    ]
+def _min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
+    """The oldest ONNX Runtime that can run all operators of a finished graph."""
+    needed: list[str] = [LAYOUTS[cache].MIN_ONNXRUNTIME]
+    if precision.is_quantised:
+        needed.append(MIN_QUANTISED)
+    if any(
+        node.op_type == "MoE"
+        or (node.op_type == "GroupQueryAttention" and len(node.inputs) > HEAD_SINK_INPUT)
+        for node in model.graph
+    ):
+        needed.append(MIN_FOR_SINKS_AND_EXPERTS)
     return max(needed, key=lambda version: [int(part) for part in version.split(".")])
 
 

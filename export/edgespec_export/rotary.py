@@ -111,7 +111,7 @@ def _find_region(
     output: ir.Value, order: dict[ir.Node, int], from_positions: set[ir.Value]
 ) -> _Region | None:
     """Walk back from ``output`` to the nearest single value it is made of with positions."""
-    frontier: list[tuple[int, ir.Value]] = []
+    frontier: list[tuple[int, int, ir.Value]] = []
     waiting: set[ir.Value] = set()
     nodes: set[ir.Node] = set()
     uses_positions = False
@@ -133,10 +133,11 @@ def _find_region(
                 if above is None or above not in order:
                     return None
                 waiting.add(source)
-                heapq.heappush(frontier, (-order[above], source))  # latest first
+                # Latest first; two outputs of one node are told apart by when they were found.
+                heapq.heappush(frontier, (-order[above], len(waiting), source))
         if not frontier:
             return None
-        value = heapq.heappop(frontier)[1]
+        value = heapq.heappop(frontier)[2]
 
 
 def _with_tables(
@@ -309,7 +310,7 @@ def _rotate_inside(
         g.add_constant(graph, f"{name}_cache_{digest}", table)
         for name, table in (("cos", rotation.cos), ("sin", rotation.sin))
     ]
-    node.resize_inputs(10)
+    node.resize_inputs(max(10, len(node.inputs)))
     for index, value in zip((7, 8, 9), (*tables, positions), strict=True):
         node.replace_input_with(index, value)
     node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)

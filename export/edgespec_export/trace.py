@@ -14,19 +14,20 @@ from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from edgespec.errors import ExportError
+from edgespec_export import experts
+from edgespec_export.attention_adapters import adapt
+from edgespec_export.placeholders import ATTENTION, DOMAIN, KEEP_LAST_ROWS, cached_attention
 
-DOMAIN = "edgespec"
-ATTENTION = "CachedAttention"
-KEEP_LAST_ROWS = "KeepLastRows"
 # Arguments by which an attention layer asks for more than the placeholder can say.
-UNKNOWN_TERMS = ("s_aux", "position_bias", "head_mask", "cu_seq_lens_q")
+UNKNOWN_TERMS = ("position_bias", "head_mask", "cu_seq_lens_q")
 
 
-def trace(model: PreTrainedModel) -> ir.Model:
+def trace(model: PreTrainedModel, max_length: int) -> ir.Model:
     """Trace ``model`` without a cache, with its batch and sequence length left open.
 
     Args:
-        model: A copy that the trace may change; see :func:`share_weights`.
+        model: A copy that the trace may change, as ``Checkpoint.copy_for_trace`` makes it.
+        max_length: The longest text in tokens.
 
     Returns:
         A graph from ``input_ids`` and ``position_ids``, both [batch_size, sequence_length], to
@@ -38,7 +39,9 @@ def trace(model: PreTrainedModel) -> ir.Model:
     """
     AttentionInterface.register(DOMAIN, _attention)
     AttentionMaskInterface.register(DOMAIN, _no_mask)
-    model.set_attn_implementation(DOMAIN)
+    if not adapt(model, max_length):
+        model.set_attn_implementation(DOMAIN)
+    experts.trace_as_placeholders(model)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is None:
         raise ExportError(f"{type(model).__name__} has no output embeddings, so it makes no logits")
@@ -93,6 +96,7 @@ def _attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
     **terms: Any,
 ) -> tuple[torch.Tensor, None]:
     """Emit the placeholder: query [B, Hq, S, D], key and value [B, H, S, D] -> [B, S, Hq, D]."""
@@ -106,18 +110,15 @@ def _attention(
         asked.append("values of another size than the keys")
     if asked:
         raise ExportError(f"{name} asks for {', '.join(asked)}, which no cache layout can do")
-    attributes: dict[str, Any] = {
-        "layer": int(module.layer_idx),  # type: ignore[arg-type]
-        "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
-        "window": int(sliding_window or 0),
-        "softcap": float(softcap or 0.0),
-    }
-    output = torch.onnx.ops.symbolic(
-        f"{DOMAIN}::{ATTENTION}",
-        (query, key, value),
-        attributes,
-        dtype=query.dtype,
-        shape=(query.shape[0], query.shape[2], query.shape[1], value.shape[3]),
+    output = cached_attention(
+        query,
+        key,
+        value,
+        layer=int(module.layer_idx),  # type: ignore[arg-type]
+        scale=float(query.shape[-1] ** -0.5 if scaling is None else scaling),
+        window=int(sliding_window or 0),
+        softcap=float(softcap or 0.0),
+        sinks=s_aux,
     )
     return output, None
 

@@ -8,7 +8,8 @@ import edgespec_export
 import pytest
 
 from edgespec.errors import ExportError, TokenizerError
-from tests.export.checkpoints import LLAMA3_ROPE, write_checkpoint
+from tests.export.checkpoints import write_checkpoint
+from tests.export.family_cases import LLAMA3_ROPE
 
 pytestmark = pytest.mark.export
 

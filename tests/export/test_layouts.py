@@ -13,7 +13,8 @@ from edgespec import EdgeGenerator
 from edgespec.cli.info import describe
 from edgespec.errors import ParityError
 from edgespec.manifest import Manifest
-from tests.export.checkpoints import CASES, reference_logits, write_checkpoint
+from tests.export.checkpoints import reference_logits, write_checkpoint
+from tests.export.family_cases import CASES
 
 pytestmark = pytest.mark.export
 
@@ -38,7 +39,7 @@ def test_one_trace_gives_every_layout(case: str, tmp_path: Path) -> None:
     expected = reference_logits(source, tokens)
     with quiet():
         loaded = checkpoint.load(str(source), CASES[case][0], None)
-        traced = trace(loaded.copy_for_trace())
+        traced = trace(loaded.copy_for_trace(), loaded.max_length)
     tidy(traced.graph)
     for cache in CACHES:
         model = ir.from_proto(ir.to_proto(traced))

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgespec_export import graph as g
-from edgespec_export.trace import ATTENTION, KEEP_LAST_ROWS
+from edgespec_export.placeholders import ATTENTION, KEEP_LAST_ROWS
 
 
 @dataclass(frozen=True, slots=True)

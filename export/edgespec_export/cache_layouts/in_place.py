@@ -9,11 +9,16 @@ import onnx_ir as ir
 
 from edgespec_export import graph as g
 from edgespec_export.cache_layouts import base
+from edgespec_export.placeholders import attention_terms
 
 OPSETS = g.OPSETS
 IR_VERSION = g.IR_VERSION
 MIN_ONNXRUNTIME = "1.22"
 """The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
+TERMS = frozenset(("sinks", "key_bias"))
+"""What this layout can do beyond plain attention; see ``placeholders.TERMS``."""
+HEAD_SINK_INPUT = 11
+"""The place of the sinks among GroupQueryAttention's inputs."""
 
 POSITIONS = "max_sequence_length"
 
@@ -30,7 +35,10 @@ def apply(model: ir.Model) -> base.CacheShape:
         ValueError: If the layers' caches differ in shape.
     """
     lengths = _add_lengths(model.graph)
-    return base.replace_placeholders(model, lambda node: _attend(model.graph, node, lengths))
+    biases: dict[ir.Value, ir.Value] = {}
+    return base.replace_placeholders(
+        model, lambda node: _attend(model.graph, node, lengths, biases)
+    )
 
 
 def _add_lengths(graph: ir.Graph) -> tuple[ir.Value, ir.Value]:
@@ -46,15 +54,27 @@ def _add_lengths(graph: ir.Graph) -> tuple[ir.Value, ir.Value]:
     return seqlens_k, total
 
 
-def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) -> ir.Value:
+def _attend(
+    graph: ir.Graph,
+    node: ir.Node,
+    lengths: tuple[ir.Value, ir.Value],
+    biases: dict[ir.Value, ir.Value],
+) -> ir.Value:
     """GroupQueryAttention for a placeholder."""
-    query, key, value = (_rows(graph, node, value) for value in node.inputs)
+    query, key, value = (_rows(graph, node, value) for value in node.inputs[:3])
     num_heads, head_size = base.heads(node.inputs[0])
     num_kv_heads, _ = base.heads(node.inputs[1])
     past = base.add_past(graph, node, POSITIONS)
+    terms = attention_terms(node)
+    inputs: list[ir.Value | None] = [query, key, value, *past, *lengths]
+    if "key_bias" in terms:
+        inputs += [None, None, None, _bias(graph, node, terms["key_bias"], biases)]
+    if "sinks" in terms:
+        inputs += [None] * (HEAD_SINK_INPUT - len(inputs))
+        inputs.append(terms["sinks"])
     attention = ir.node(
         "GroupQueryAttention",
-        [query, key, value, *past, *lengths],
+        inputs,
         {
             "num_heads": num_heads,
             "kv_num_heads": num_kv_heads,
@@ -76,6 +96,26 @@ def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) 
         [rows, g.add_ints(graph, [0, 0, num_heads, head_size])],
         shape=node.outputs[0].shape,
     )
+
+
+def _bias(
+    graph: ir.Graph, node: ir.Node, table: ir.Value, known: dict[ir.Value, ir.Value]
+) -> ir.Value:
+    """[Hq, max_length] -> [1, Hq, sequence_length, total_sequence_length], once for all layers."""
+    if table in known:
+        return known[table]
+    sizes = {value.name: value for value in graph.inputs}
+    total, new = (
+        g.insert_before(node, "Shape", [sizes[name]], start=1, end=2, dtype=ir.DataType.INT64)
+        for name in ("attention_mask", "input_ids")
+    )
+    zero, one = g.add_ints(graph, [0]), g.add_ints(graph, [1])
+    # The operator spreads a bias over texts and heads, and not over queries.
+    row = g.insert_before(node, "Slice", [table, zero, total, one])
+    row = g.insert_before(node, "Unsqueeze", [row, g.add_ints(graph, [0, 2])])
+    shape = g.insert_before(node, "Concat", [one, one, new, one], axis=0)
+    known[table] = g.insert_before(node, "Expand", [row, shape], dtype=table.dtype)
+    return known[table]
 
 
 def _rows(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:

@@ -244,7 +244,7 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_folder_nor_hub_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="is no folder; give a folder with"):
+    with pytest.raises(ExportError, match="is no folder and no GGUF file; give a folder with"):
         families.read_config(str(tmp_path / "nothing" / "here"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from edgespec.arrays import TokenIds
 from edgespec.budgeting import Budgets
@@ -110,21 +110,25 @@ class EdgeGenerator:
         }
         if max_length is not None and max_length < 2:
             raise ValueError(f"max_length must be at least 2, got {max_length}")
+        if draft is False:
+            draft = None
         if draft is not None and candidate_generator is not None:
             raise ValueError(
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
-        if universal_draft and draft in (None, False):
+        if universal_draft and draft is None:
             raise ValueError(
                 "universal_draft has no effect without draft=...; name the draft model"
             )
         self.folder: ModelFolder = open_model_folder(path)
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
-        self._shares_threads = draft not in (None, False)
+        self._shares_threads = draft is not None
         self.prefixes = Prefixes(self)
         self.tokenizer = self._tokenizer()
-        if draft is not None and draft is not False and not universal_draft:
+        if draft is not None:
+            _require_draft(draft)
+        if draft is not None and not universal_draft:
             # Before anything is loaded: a pool that is shared cannot be given up again.
             require_fitting_tokenizer(draft, self.folder, self.tokenizer)
         self._load()
@@ -134,7 +138,7 @@ class EdgeGenerator:
         self._is_exact = False
         self._drafts: dict[str, EdgeGenerator] = {}
         self.draft: EdgeGenerator | None = None
-        if draft is not None and draft is not False:
+        if draft is not None:
             self.draft = self.open_draft(draft, universal=universal_draft)
 
     def _load(self) -> None:
@@ -187,8 +191,10 @@ class EdgeGenerator:
         The one in this model's folder may have another tokenizer: it was put there for this model.
 
         Raises:
+            ValueError: If ``draft`` is no model, or this one.
             VocabularyMismatchError: If its token ids are not this model's, unless ``universal``.
         """
+        _require_draft(draft)
         universal = universal or draft is True
         if draft is self:
             raise ValueError(
@@ -274,7 +280,7 @@ class EdgeGenerator:
 
         What is wrong with the arguments is said here, before the first chunk.
         """
-        chosen = resolve(options, self._defaults(), has_draft=self.draft is not None)
+        chosen = resolve(options, self._defaults(), proposes=self._proposes)
         tokens = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         # First, as a draft that is used for the first time has this model loaded again.
@@ -289,6 +295,13 @@ class EdgeGenerator:
             budget=self._budgets.of(chosen, self.folder, self.session),
             lock=self.model.lock,
         )
+
+    @property
+    def _proposes(self) -> Literal["draft", "generator"] | None:
+        """Who proposes in calls that name nobody."""
+        if self.draft is not None:
+            return "draft"
+        return None if self.candidate_generator is None else "generator"
 
     def _defaults(self) -> dict[str, Any]:
         """What the model folder says of how to generate."""
@@ -362,6 +375,15 @@ class EdgeGenerator:
 
 Draft = EdgeGenerator | str | PathLike[str] | bool
 """A draft model: loaded, its folder, or True for the one that lies in its target's folder."""
+
+
+def _require_draft(draft: object) -> None:
+    """Refuse what is no draft model: a generator of candidates is often taken for one."""
+    if not isinstance(draft, EdgeGenerator | str | PathLike | bool):
+        raise ValueError(
+            "draft must be a model folder, an EdgeGenerator or True, got "
+            f"{type(draft).__name__}; what proposes without a model is a candidate_generator"
+        )
 
 
 def _make(made_with: dict[str, Any]) -> EdgeGenerator:

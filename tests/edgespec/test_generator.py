@@ -517,3 +517,18 @@ def test_options_that_shape_the_scores_agree_with_and_without_candidates(
             prompt, max_new_tokens=16, lookup=True, num_assistant_tokens=budget, **way
         )
         assert fast.tokens.tolist() == plain.tokens.tolist(), way
+
+
+@pytest.mark.parametrize("wrong", [5, PromptLookupCandidateGenerator(), ["a", "b"]])
+def test_what_is_no_draft_model_is_refused(models: Path, wrong: Any) -> None:
+    said = rf"^draft must be a model folder, an EdgeGenerator or True, got {type(wrong).__name__};"
+    with pytest.raises(ValueError, match=said):
+        EdgeGenerator(models / "markov", draft=wrong)
+    if not isinstance(wrong, list):  # of which a call may name several
+        with pytest.raises(ValueError, match=said):
+            EdgeGenerator(models / "markov").stream([3], max_new_tokens=2, draft=wrong)
+
+
+def test_no_draft_and_a_generator_go_together(models: Path) -> None:
+    lookup = PromptLookupCandidateGenerator()
+    EdgeGenerator(models / "markov", draft=False, candidate_generator=lookup)

@@ -140,7 +140,8 @@ class CausalLM:
         if self.cannot_verify is not None:
             raise GraphMismatchError(
                 f"{self.session.path} cannot verify candidates: {self.cannot_verify}; export it "
-                "again (edgespec export MODEL), or leave lookup, draft and candidate_generator out"
+                "again (edgespec export MODEL), or leave lookup, ngram, suffix, draft and "
+                "candidate_generator out"
             )
 
     @property

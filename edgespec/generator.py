@@ -27,7 +27,12 @@ from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismat
 from edgespec.exact import InPairs, require_exact
 from edgespec.guided import Guide
 from edgespec.model import CausalLM
-from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
+from edgespec.model_folder import (
+    ModelFolder,
+    draft_folder,
+    open_model_folder,
+    require_class,
+)
 from edgespec.options import GenerateOptions, Options, resolve
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
@@ -115,6 +120,7 @@ class EdgeGenerator:
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
         self.folder: ModelFolder = open_model_folder(path)
+        require_class(self.folder, "EdgeGenerator")
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)

@@ -1,6 +1,7 @@
 """A causal language model: a session and its cache, read forward and rewound."""
 
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -68,7 +69,8 @@ class CausalLM:
         unknown = [
             name
             for name in session.inputs
-            if name not in _KNOWN_INPUTS and not name.startswith("past_key_values.")
+            if name not in _KNOWN_INPUTS
+            and not name.startswith(("past_key_values.", "cross_key_values."))
         ]
         if unknown:
             raise GraphMismatchError(
@@ -105,6 +107,7 @@ class CausalLM:
         self._mask = np.ones((1, 0), np.int64)
         self._bound: dict[bool, _Bound] = {}  # with logits and, for a prefill, without
         self._generation = self.cache.generation
+        self._source: Mapping[str, ort.OrtValue] = {}
         self._reader: object = None
 
     def _width(self, manifest: Manifest) -> int:
@@ -130,6 +133,11 @@ class CausalLM:
         same = self._reader is reader
         self._reader = reader
         return same
+
+    def attend_to(self, source: Mapping[str, ort.OrtValue]) -> None:
+        """Read what follows on ``source``: an encoder's keys and values, by the graph's inputs."""
+        self._source = source
+        self._bound.clear()
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions at once rather than step by step."""
@@ -173,6 +181,8 @@ class CausalLM:
         if bound is None:
             bound = self._bound[logits] = _Bound(self.session.new_binding())
             self.cache.bind(bound.binding)
+            for name, value in self._source.items():
+                bound.binding.bind_ortvalue_input(name, value)
         if bound.rows != count:
             self._bind_rows(bound, count, logits=logits)
         return bound

@@ -19,10 +19,15 @@ METADATA = ("*.json", "*.jinja", "*.txt", "*.model")
 COPIED = (
     "config.json",
     "generation_config.json",
+    "preprocessor_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions")
+"""Where configurations say the longest text; an encoder-decoder's, that of its decoder."""
+UNSAID_LENGTH = 512
+"""T5's own, whose configuration does not say it from transformers 5 on."""
 FULL_LENGTH_ROPES = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies change once a text outgrows its original length."""
 
@@ -116,13 +121,16 @@ class Checkpoint:
         return getattr(self.model.config, name, None) if found is None else found
 
 
-def load(source: str, model_type: str, max_length: int | None) -> Checkpoint:
+def load(
+    source: str, model_type: str, max_length: int | None, task: str = "text-generation"
+) -> Checkpoint:
     """Load a checkpoint in float32.
 
     Args:
         source: A local folder or a hub name.
         model_type: As its configuration says.
         max_length: The longest text; None takes what the model was made for.
+        task: By optimum's name.
 
     Raises:
         ExportError: If the weights cannot be loaded.
@@ -134,7 +142,7 @@ def load(source: str, model_type: str, max_length: int | None) -> Checkpoint:
     # NormalizedConfigManager knows fewer families than the graph itself says about layers,
     # heads and sizes, which the cache layout reads from the trace.
     model_class = TasksManager.get_model_class_for_task(
-        "text-generation", framework="pt", model_type=model_type
+        task, framework="pt", model_type=model_type
     )
     try:
         model, report = model_class.from_pretrained(
@@ -186,7 +194,8 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _checked_length(config: Any, max_length: int | None) -> int:
-    longest = int(config.max_position_embeddings)
+    said = (getattr(config, name, None) for name in LENGTHS)
+    longest = int(next((length for length in said if length), UNSAID_LENGTH))
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kind = rope.get("rope_type", rope.get("type"))
     if kind in FULL_LENGTH_ROPES:

@@ -34,6 +34,9 @@ SUPPORTED = (
 )
 """``model_type`` names whose export a test compares with transformers."""
 
+ENCODER_DECODERS = {"t5": "text2text-generation", "whisper": "automatic-speech-recognition"}
+"""The same for encoder-decoders, each with its task by optimum's name."""
+
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -68,11 +71,11 @@ def check_architecture(config: dict[str, Any]) -> str:
         ExportError: If the weights are quantised already.
     """
     model_type = config.get("model_type")
-    if model_type not in SUPPORTED:
+    if model_type not in (*SUPPORTED, *ENCODER_DECODERS):
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} cannot be exported (transformers "
             f"{importlib.metadata.version('transformers')} is installed); supported are "
-            f"{', '.join(SUPPORTED)}; for others try optimum's exporter: optimum-cli export onnx "
+            f"{', '.join([*SUPPORTED, *ENCODER_DECODERS])}; for others try optimum's exporter: optimum-cli export onnx "
             "--task text-generation-with-past"
         )
     if config.get("quantization_config") is not None:

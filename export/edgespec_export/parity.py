@@ -4,7 +4,7 @@ Checked are the files themselves, with past and present bound to the same memory
 binds them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,14 @@ class Written:
         length: How many positions of the cache count; set it lower to rewind.
     """
 
-    def __init__(self, path: Path, cache: CacheShape, positions: int) -> None:
-        """Load ``path`` with a cache for ``positions`` tokens."""
+    def __init__(
+        self,
+        path: Path,
+        cache: CacheShape,
+        positions: int,
+        given: Mapping[str, Array] | None = None,
+    ) -> None:
+        """Load ``path`` with a cache for ``positions`` tokens, and inputs ``given`` for good."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # Threads that spin between runs take the CPUs from PyTorch, whose turn it is then.
@@ -79,6 +85,10 @@ class Written:
                 buffer = onnxruntime.OrtValue.ortvalue_from_numpy(rows)
                 self._binding.bind_ortvalue_input(f"past_key_values.{layer}.{kind}", buffer)
                 self._binding.bind_ortvalue_output(f"present.{layer}.{kind}", buffer)
+        for name, array in (given or {}).items():
+            self._kept.append(array)
+            self._binding.bind_cpu_input(name, array)
+        self._names = {node.name for node in self._session.get_inputs()}
 
     def read(self, tokens: Sequence[int], *, keep: int = 0) -> NDArray[np.float32]:
         """Logits [S, V] of S tokens behind those already read; of the last ``keep`` if not 0."""
@@ -90,6 +100,8 @@ class Written:
             "num_logits_to_keep": np.array(keep, np.int64),
         }
         for name, array in feeds.items():
+            if name not in self._names:
+                continue
             self._binding.bind_cpu_input(name, array)
         # Bound anew each time: an output keeps the buffer, and so the size, of its first run.
         self._binding.bind_output("logits")
@@ -106,6 +118,8 @@ def check(
     *,
     max_length: int,
     windows: Sequence[int] = (),
+    truth: Reference | None = None,
+    given: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Compare the graph at ``path`` with ``reference`` and give what was measured.
 
@@ -115,6 +129,8 @@ def check(
         cache: Shape of the graph's cache.
         max_length: Longest text in tokens.
         windows: Sizes of the layers' attention windows, if they have any.
+        truth: How ``reference`` is read, if it takes more than tokens.
+        given: Further inputs of the graph, the same in every run.
 
     Returns:
         Largest differences by case, and how many greedy picks were equal.
@@ -122,7 +138,7 @@ def check(
     Raises:
         ParityError: Naming the first step that differs.
     """
-    truth = Reference(reference)
+    truth = truth or Reference(reference)
     rng = np.random.default_rng(0)
     head = reference.get_output_embeddings()  # type: ignore[no-untyped-call]
     vocab_size = head.weight.shape[0]
@@ -131,7 +147,7 @@ def check(
         *((w + 1, 11) for w in windows if w <= LONGEST_WINDOW and w + 12 <= max_length),
     ]
     longest = max([GREEDY_TOKENS + PROMPT_TOKENS, *(past + new for past, new in cases)])
-    written = Written(path, cache, min(longest, max_length))
+    written = Written(path, cache, min(longest, max_length), given)
     tokens = rng.integers(0, vocab_size, longest).tolist()
 
     differences = {}

@@ -61,7 +61,6 @@ def run(
                     max_length=loaded.max_length,
                     windows=windows,
                 )
-        tokenizer = (building / "tokenizer.json").read_bytes()
         Manifest(
             architecture=model_type,
             vocab_size=loaded.vocab_size,
@@ -74,10 +73,9 @@ def run(
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
-            tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
-            # A path would tell about the machine that exported; its last part names the model.
-            source=Path(source).resolve().name if Path(source).is_dir() else source,
-            versions=_versions(model),
+            tokenizer_sha256=digest(building / "tokenizer.json"),
+            source=named(source),
+            versions=versions(model),
             parity=measured,
             min_onnxruntime=MIN_ONNXRUNTIME,
         ).write(building)
@@ -90,7 +88,18 @@ def _windows(model: ir.Model) -> tuple[int, ...]:
     return tuple(sorted(found - {0}))
 
 
-def _versions(model: ir.Model) -> dict[str, str]:
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def named(source: str) -> str:
+    """A name for the checkpoint: a whole path would tell about the machine that exported."""
+    return Path(source).resolve().name if Path(source).is_dir() else source
+
+
+def versions(model: ir.Model) -> dict[str, str]:
+    """The tools that made ``model``, and the versions of its form."""
     return {
         **requirements.versions(),
         "onnx_ir_version": str(model.ir_version),

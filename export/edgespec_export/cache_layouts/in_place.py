@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from edgespec_export import graph as g
+from edgespec_export.distance_bias import distance_bias
 from edgespec_export.trace import ATTENTION, KEEP_LAST_ROWS
 
 
@@ -52,7 +53,7 @@ def apply(model: ir.Model) -> CacheShape:
 
 def _add_lengths(graph: ir.Graph) -> tuple[ir.Value, ir.Value]:
     """seqlens_k [batch_size] and total_sequence_length [], int32, from the attention mask."""
-    mask = _add_input(
+    mask = add_input(
         graph, "attention_mask", ir.DataType.INT64, "batch_size", "total_sequence_length"
     )
     first = graph[0]
@@ -70,7 +71,7 @@ def _keep_last_rows(graph: ir.Graph, node: ir.Node) -> None:
     hidden = node.inputs[0]
     assert hidden is not None
     assert hidden.shape is not None
-    keep = _add_input(graph, "num_logits_to_keep", ir.DataType.INT64)
+    keep = add_input(graph, "num_logits_to_keep", ir.DataType.INT64)
     start = g.insert_before(node, "Neg", [keep])
     start = g.insert_before(node, "Unsqueeze", [start, g.add_ints(graph, [0])])
     end = g.add_ints(graph, [2**63 - 1])
@@ -88,21 +89,22 @@ def _keep_last_rows(graph: ir.Graph, node: ir.Node) -> None:
 
 def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) -> tuple[int, int]:
     """Put GroupQueryAttention in a placeholder's place; give key/value heads and head size."""
-    query, key, value = (_rows(graph, node, heads) for heads in node.inputs)
+    query, key, value = (flat_heads(graph, node, heads) for heads in node.inputs[:3])
     layer = node.attributes["layer"].as_int()
-    num_heads, head_size = _heads(node.inputs[0])
-    num_kv_heads, _ = _heads(node.inputs[1])
+    num_heads, head_size = heads_of(node.inputs[0])
+    num_kv_heads, _ = heads_of(node.inputs[1])
     axes = ("batch_size", num_kv_heads, "max_sequence_length", head_size)
     dtype = query.dtype
     assert dtype is not None
     past = [
-        _add_input(graph, f"past_key_values.{layer}.{kind}", dtype, *axes)
+        add_input(graph, f"past_key_values.{layer}.{kind}", dtype, *axes)
         for kind in ("key", "value")
     ]
     window = node.attributes["window"].as_int()
+    bias = [None, None, None, distance_bias(graph, node, node.inputs[3])] if node.inputs[3:] else []
     attention = ir.node(
         "GroupQueryAttention",
-        [query, key, value, *past, *lengths],
+        [query, key, value, *past, *lengths, *bias],
         {
             "num_heads": num_heads,
             "kv_num_heads": num_kv_heads,
@@ -130,7 +132,7 @@ def _attend(graph: ir.Graph, node: ir.Node, lengths: tuple[ir.Value, ir.Value]) 
     return num_kv_heads, head_size
 
 
-def _heads(value: ir.Value | None) -> tuple[int, int]:
+def heads_of(value: ir.Value | None) -> tuple[int, int]:
     """How many heads a value [B, H, S, D] has, and their size."""
     assert value is not None
     assert value.shape is not None
@@ -140,11 +142,11 @@ def _heads(value: ir.Value | None) -> tuple[int, int]:
     return count, size
 
 
-def _rows(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:
+def flat_heads(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:
     """[B, H, S, D] -> [B, S, H*D], as GroupQueryAttention reads it."""
     assert heads is not None
     assert heads.shape is not None
-    count, size = _heads(heads)
+    count, size = heads_of(heads)
     batch, _, length, _ = heads.shape
     turned = g.insert_before(
         node,
@@ -162,7 +164,7 @@ def _rows(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:
     )
 
 
-def _add_input(graph: ir.Graph, name: str, dtype: ir.DataType, *axes: str | int) -> ir.Value:
+def add_input(graph: ir.Graph, name: str, dtype: ir.DataType, *axes: str | int) -> ir.Value:
     value = ir.Value(name=name, shape=ir.Shape(axes), type=ir.TensorType(dtype))
     graph.inputs.append(value)
     return value

@@ -86,13 +86,6 @@ class EncoderDecoder:
         """The decoder, reading on what an encoder made of a source."""
         return OnSource(self.model, self._cross.keys_and_values(heard))
 
-    def as_draft(self, target: "EncoderDecoder", source: Source, heard: Heard) -> OnSource:
-        """The decoder as a draft for ``target``, which made ``heard`` of ``source``.
-
-        It works on the target's own encoder's output where it has no other or an equal one.
-        """
-        return self.on(heard if self.shares_encoder(target) else self.encode(source))
-
     def shares_encoder(self, target: "EncoderDecoder") -> bool:
         """Whether what ``target``'s encoder makes of a source serves this decoder too."""
         ours, theirs = self.folder.manifest.encoder_sha256, target.folder.manifest.encoder_sha256

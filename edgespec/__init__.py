@@ -9,6 +9,8 @@ from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.errors import EdgespecError
 from edgespec.generator import EdgeGenerator, Result
 from edgespec.options import Options
+from edgespec.seq2seq import EdgeSeq2Seq
+from edgespec.speech.transcriber import EdgeTranscriber, Segment, Transcription
 from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
@@ -17,10 +19,14 @@ __all__ = [
     "Candidates",
     "Chunk",
     "EdgeGenerator",
+    "EdgeSeq2Seq",
+    "EdgeTranscriber",
     "EdgespecError",
     "Options",
     "PromptLookupCandidateGenerator",
     "Result",
+    "Segment",
     "Stats",
     "Stream",
+    "Transcription",
 ]

@@ -3,10 +3,13 @@
 from bisect import bisect_right
 from collections import deque
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.acceptance import Acceptance
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
+
+if TYPE_CHECKING:
+    from edgespec.options import Options  # which stands on a floor above
 
 MOST_CANDIDATES = 32
 """Rows of one verification at most: in fp32 a longer one brings little more a second."""
@@ -220,3 +223,23 @@ class AutoBudget:
             elif rate < 0.5 * best_rate:
                 break  # no more will pay again
         return best
+
+
+def make_budget(options: "Options", costs: StepCosts, kept: dict[int, HeuristicBudget]) -> Budget:
+    """The budget that a call asks for.
+
+    Args:
+        options: The settings of the call.
+        costs: What was learned of the model's forwards.
+        kept: Budgets of the schedule ``heuristic``, by the number that each began with.
+    """
+    schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
+    if count == "auto":
+        if schedule is None and options.prompt_lookup_num_tokens is None:
+            return AutoBudget(costs)
+        count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
+    if schedule == "heuristic":
+        return kept.setdefault(count, HeuristicBudget(count))
+    if schedule == "heuristic_transient":
+        return HeuristicBudget(count)
+    return ConstantBudget(count)

@@ -75,12 +75,21 @@ class EncoderDecoder:
         Raises:
             ModelFolderError: If the folder holds no encoder.
         """
+        return self._own_encoder.encode(source)
+
+    @property
+    def source_shape(self) -> tuple[int | str | None, ...]:
+        """The axes of what the encoder takes, the batch among them."""
+        return self._own_encoder.source.shape
+
+    @property
+    def _own_encoder(self) -> Encoder:
         if self.encoder is None:
             raise ModelFolderError(
                 f"{self.folder.folder} holds no {ENCODER}: it is a decoder that works on another "
                 "model's encoder; pass it as draft= of that model"
             )
-        return self.encoder.encode(source)
+        return self.encoder
 
     def on(self, heard: Heard) -> OnSource:
         """The decoder, reading on what an encoder made of a source."""

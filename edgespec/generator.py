@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec.arrays import TokenIds
 from edgespec.budget import (
-    FIRST_CANDIDATES,
     MOST_CANDIDATES,
-    AutoBudget,
     Budget,
-    ConstantBudget,
     HeuristicBudget,
     StepCosts,
+    make_budget,
 )
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.grammar import GrammarCandidateGenerator
@@ -386,16 +384,8 @@ class EdgeGenerator:
         return InPairs(self.model)
 
     def _budget(self, options: Options) -> Budget:
-        schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
-        if count == "auto":
-            if schedule is None and options.prompt_lookup_num_tokens is None:
-                return AutoBudget(self._exact_costs if options.exact else self._costs)
-            count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
-        if schedule == "heuristic":
-            return self._heuristics.setdefault(count, HeuristicBudget(count))
-        if schedule == "heuristic_transient":
-            return HeuristicBudget(count)
-        return ConstantBudget(count)
+        costs = self._exact_costs if options.exact else self._costs
+        return make_budget(options, costs, self._heuristics)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool

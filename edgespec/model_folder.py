@@ -85,9 +85,10 @@ def require_class(folder: ModelFolder, name: str) -> None:
     """
     right = class_for(folder)
     if right != name:
-        kind = folder.manifest.kind.replace("_", "-")
+        is_pair = folder.manifest.kind == "encoder_decoder"
+        kind = "an encoder-decoder" if is_pair else "a decoder-only model"
         raise ModelFolderError(
-            f"{folder.folder} holds a {kind} model ({folder.manifest.architecture}), which "
+            f"{folder.folder} holds {kind} ({folder.manifest.architecture}), which "
             f"{name} cannot run; load it with {right}"
         )
 

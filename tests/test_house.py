@@ -27,10 +27,13 @@ FLOORS = (
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
     "candidates.grammar",
-    "model options decode prompt",
-    "stats drafting exact constraint",
-    "stream",
-    "generator",
+    "model options decode prompt speech.features speech.vocabulary",
+    "encoder stats drafting exact constraint speech.resample speech.options",
+    "encoder_decoder stream speech.audio",
+    "speech.segments speech.rules",
+    "speech.window generator",
+    "seq2seq speech.transcriber",
+    "speech.subtitles",
     "bench",
     "cli.*",
     "__main__",
@@ -38,12 +41,21 @@ FLOORS = (
 """From the ground up: a file imports from floors below, or from ``*.base`` on its own."""
 
 ONLY_IN = {
-    "onnxruntime": {"session", "threads", "model", "cache.base", "cache.growing", "cache.in_place"},
+    "onnxruntime": {
+        "session",
+        "threads",
+        "model",
+        "cache.base",
+        "cache.growing",
+        "cache.in_place",
+        "encoder",
+    },
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
     "llguidance": {"guided"},
-    "click": {"cli.main", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
-    "rich": {"cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
+    "soundfile": {"speech.audio"},
+    "click": {"cli.main", "cli.generate", "cli.transcribe", "cli.info", "cli.ngrams", "cli.bench"},
+    "rich": {"cli.transcribe", "cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
 }
 """Where each dependency is known."""
 

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from edgespec.generator import EdgeGenerator
-from edgespec.model_folder import embedded_model
+from edgespec.model_folder import class_for, embedded_model, open_model_folder
+from edgespec.seq2seq import EdgeSeq2Seq
 from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
@@ -81,7 +82,7 @@ def command(
     given |= {"max_time_s": max_time} if max_time is not None else {}
     given |= {"do_sample": True} if sample else {}
     # Named when the target is loaded, a draft does not have it loaded a second time.
-    generator = EdgeGenerator(
+    generator = _class_for(model)(
         model, provider=provider, threads=threads, draft=draft_model or draft or None
     )
     given |= {"draft": generator.draft} if generator.draft is not None else {}
@@ -94,6 +95,13 @@ def command(
         click.echo(json.dumps(_as_json(model, chunks, stream.stats)))
     if show_stats:
         click.echo(_in_words(stream.stats, chunks), err=True)
+
+
+def _class_for(model: str | None) -> Any:
+    """The class that runs a text model."""
+    if model is None or class_for(open_model_folder(model)) != "EdgeSeq2Seq":
+        return EdgeGenerator
+    return EdgeSeq2Seq
 
 
 def _message(prompt: str) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from edgespec.speech.features import RATE, Samples
 from edgespec.speech.resample import resampled
 
 Sound = str | PathLike[str] | NDArray[Any]
-"""A file, or samples [N] or [N, channels]: from -1 to 1 as floats, or whole numbers as in a file."""
+"""A file, or samples [N] or [N, channels]: floats from -1 to 1, or whole numbers as in files."""
 
 _SLOWEST, _FASTEST = 1_000, 768_000
 
@@ -67,7 +67,8 @@ class Audio(AbstractContextManager["Audio"]):
                 f"the sound holds values that are no numbers between {first / RATE:.1f} and "
                 f"{(first + count) / RATE:.1f} seconds; record or convert it again"
             )
-        return np.clip(found, -1.0, 1.0)
+        clipped: Samples = np.clip(found, -1.0, 1.0)
+        return clipped
 
     def _mono(self, start: int, stop: int) -> Samples:
         """The mean of the channels."""

@@ -16,9 +16,7 @@ _ROLL_OFF = 0.95
 """Where the filter starts to cut, as a share of the highest frequency that both rates hold."""
 
 
-def resampled(
-    read: Callable[[int, int], Samples], rate: int, first: int, count: int
-) -> Samples:
+def resampled(read: Callable[[int, int], Samples], rate: int, first: int, count: int) -> Samples:
     """Samples ``first`` to ``first + count`` at 16 kHz of a sound at ``rate``.
 
     Args:

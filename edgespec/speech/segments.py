@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from edgespec.speech.vocabulary import TICK_S
 
-WINDOW_S = 30.0
-"""Seconds that the encoder reads at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -46,14 +43,17 @@ def cut(tokens: list[int], first_time: int, length_s: float) -> tuple[list[Piece
         end_s = length_s
         if times and times[-1] != first_time:
             end_s = min(length_s, (times[-1] - first_time) * TICK_S)
-        start_s = (times[0] - first_time) * TICK_S if len(times) > 1 else 0.0
+        start_s = min(end_s, (times[0] - first_time) * TICK_S) if len(times) > 1 else 0.0
         return [Piece(start_s, end_s, tokens)], length_s
     if all_is_said:
         ends.append(len(tokens))
     pieces, last = [], 0
     for end in ends:
         part = tokens[last:end]
-        start_s, end_s = ((time - first_time) * TICK_S for time in (part[0], part[-1]))
+        # A model may name a time behind the end of the sound.
+        start_s, end_s = (
+            min(length_s, (time - first_time) * TICK_S) for time in (part[0], part[-1])
+        )
         pieces.append(Piece(start_s, end_s, part))
         last = end
     advance_s = length_s if all_is_said else (tokens[last - 1] - first_time) * TICK_S

@@ -11,12 +11,11 @@ import numpy as np
 
 from edgespec.budget import StepCosts
 from edgespec.encoder_decoder import EncoderDecoder
-from edgespec.errors import ModelFolderError
 from edgespec.model_folder import draft_folder
 from edgespec.speech.audio import Audio, Sound, open_audio
 from edgespec.speech.features import RATE
 from edgespec.speech.options import TranscribeOptions, resolve
-from edgespec.speech.segments import WINDOW_S, cut
+from edgespec.speech.segments import cut
 from edgespec.speech.vocabulary import read_vocabulary
 from edgespec.speech.window import WindowWriter, Written
 from edgespec.stats import Stats
@@ -203,10 +202,13 @@ class EdgeTranscriber:
             names = ", ".join(self.languages) if known else "en alone: the model is English-only"
             raise ValueError(f"language {options.language!r} is not one of the model's: {names}")
         if options.task == "translate" and not known:
-            raise ValueError("task='translate' needs a multilingual model, this one is English-only")
+            raise ValueError(
+                "task='translate' needs a multilingual model, this one is English-only"
+            )
         if options.prompt is not None:
             text = " " + options.prompt.strip()
-            return self.model.tokenizer.encode(text, add_special_tokens=False).tolist()
+            tokens: list[int] = self.model.tokenizer.encode(text, add_special_tokens=False).tolist()
+            return tokens
         prompt = [int(token) for token in options.prompt_ids]
         wrong = [t for t in prompt if not 0 <= t < self.vocabulary.first_time]
         if wrong:
@@ -231,7 +233,7 @@ class EdgeTranscriber:
         first = 0  # sample of the window's beginning
         with audio:
             while True:
-                samples = audio.samples(first, round(WINDOW_S * RATE))
+                samples = audio.samples(first, writer.window_samples)
                 if not len(samples):
                     break
                 length_s = advance_s = len(samples) / RATE
@@ -242,7 +244,10 @@ class EdgeTranscriber:
                         if into.language is None and self.vocabulary.languages:
                             into.language = writer.language(window)
                         written = writer.write(
-                            window, self._opening(into.language, options), self._given(before), recent
+                            window,
+                            self._opening(into.language, options),
+                            self._given(before),
+                            recent,
                         )
                     if not written.is_silence:
                         pieces, advance_s = cut(

@@ -13,12 +13,14 @@ from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.mixed import MixedCandidateGenerator
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.decode import Decoding
-from edgespec.encoder import Heard, OnSource
+from edgespec.encoder import OnSource
 from edgespec.encoder_decoder import EncoderDecoder
+from edgespec.errors import GraphMismatchError
 from edgespec.logits import Processing, make_draft_pick, make_processing
+from edgespec.manifest import ENCODER
 from edgespec.options import Options
 from edgespec.sampling import distribute
-from edgespec.speech.features import Samples, log_mel
+from edgespec.speech.features import HOP, Samples, log_mel
 from edgespec.speech.options import TranscribeOptions
 from edgespec.speech.rules import TimeRules
 from edgespec.speech.vocabulary import TICK_S, Vocabulary
@@ -93,6 +95,11 @@ class WindowWriter:
         self._budget = _budget(options, costs)
         self._rng = np.random.default_rng(options.seed)
         self.stats = Stats()
+
+    @property
+    def window_samples(self) -> int:
+        """Samples that the encoder reads at once: 30 s of them in all published models."""
+        return _features_shape(self._target)[1] * HOP
 
     def listen(self, samples: Samples) -> "Window":
         """Read a window of sound [N], once for all that is asked of it."""
@@ -203,15 +210,23 @@ class WindowWriter:
             window.target.hand_to(object())
             window.target.rewind(0)
             window.target.prefill(np.array(tokens[:-1], np.int64))
-            return window.target.forward(np.array(tokens[-1:], np.int64))[0].copy()
+            row: Logits = window.target.forward(np.array(tokens[-1:], np.int64))[0].copy()
+            return row
 
     def _rules(self, prompt_length: int) -> Options:
         """What may be written in a window, and how much."""
         asked, known = self._options, self._vocabulary
         said = self._target.folder.generation_config
         longest = prompt_length + (asked.max_new_tokens or self._target.max_length // 2)
-        suppressed = asked.suppress_tokens
-        at_first = asked.begin_suppress_tokens
+        suppressed, at_first = (
+            tuple((said.get(name) or ()) if given is None else given)
+            for name, given in (
+                ("suppress_tokens", asked.suppress_tokens),
+                ("begin_suppress_tokens", asked.begin_suppress_tokens),
+            )
+        )
+        if not asked.timestamps:
+            suppressed += tuple(range(known.first_time, self._target.model.vocab_size))
         rules = TimeRules(
             prompt_length,
             known.first_time,
@@ -222,12 +237,8 @@ class WindowWriter:
         return Options(
             max_length=min(longest, self._target.max_length),
             eos_token_id=(known.end,),
-            suppress_tokens=tuple(said.get("suppress_tokens") or ())
-            if suppressed is None
-            else tuple(suppressed),
-            begin_suppress_tokens=tuple(said.get("begin_suppress_tokens") or ())
-            if at_first is None
-            else tuple(at_first),
+            suppress_tokens=suppressed,
+            begin_suppress_tokens=at_first,
             logits_processors=(rules,) if asked.timestamps else (),
         )
 
@@ -275,11 +286,22 @@ class Window:
 
 def features(model: EncoderDecoder, samples: Samples) -> Logits:
     """Sound [N] as ``model``'s encoder takes it: [M, F]."""
-    assert model.encoder is not None
-    _, num_mels, num_frames = model.encoder.source.shape
-    assert isinstance(num_mels, int)
-    assert isinstance(num_frames, int)
-    return log_mel(samples, num_mels, num_frames)
+    return log_mel(samples, *_features_shape(model))
+
+
+def _features_shape(model: EncoderDecoder) -> tuple[int, int]:
+    """[M, F] of what ``model``'s encoder takes.
+
+    Raises:
+        GraphMismatchError: If the graph leaves it open.
+    """
+    shape = model.source_shape
+    if len(shape) != 3 or not isinstance(shape[1], int) or not isinstance(shape[2], int):
+        raise GraphMismatchError(
+            f"{model.folder.folder / ENCODER} takes a source of the shape {list(shape)}, "
+            "expected [1, M, F] with M and F fixed; export the model again"
+        )
+    return shape[1], shape[2]
 
 
 def compression_ratio(text: str) -> float:

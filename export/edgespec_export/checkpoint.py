@@ -141,9 +141,7 @@ def load(
     # get_model_from_task asks the hub for a file list even for a local folder, and
     # NormalizedConfigManager knows fewer families than the graph itself says about layers,
     # heads and sizes, which the cache layout reads from the trace.
-    model_class = TasksManager.get_model_class_for_task(
-        task, framework="pt", model_type=model_type
-    )
+    model_class = TasksManager.get_model_class_for_task(task, framework="pt", model_type=model_type)
     try:
         model, report = model_class.from_pretrained(
             source,

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx_ir as ir
-
 from numpy.typing import NDArray
 
 from edgespec_export import graph as g

@@ -75,8 +75,8 @@ def check_architecture(config: dict[str, Any]) -> str:
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} cannot be exported (transformers "
             f"{importlib.metadata.version('transformers')} is installed); supported are "
-            f"{', '.join([*SUPPORTED, *ENCODER_DECODERS])}; for others try optimum's exporter: optimum-cli export onnx "
-            "--task text-generation-with-past"
+            f"{', '.join([*SUPPORTED, *ENCODER_DECODERS])}; for others try optimum's exporter: "
+            "optimum-cli export onnx --task text-generation-with-past"
         )
     if config.get("quantization_config") is not None:
         raise ExportError(

@@ -165,6 +165,7 @@ def flat_heads(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Val
 
 
 def add_input(graph: ir.Graph, name: str, dtype: ir.DataType, *axes: str | int) -> ir.Value:
+    """A further input of the graph."""
     value = ir.Value(name=name, shape=ir.Shape(axes), type=ir.TensorType(dtype))
     graph.inputs.append(value)
     return value

@@ -1,8 +1,8 @@
 """The loop: propose, verify, accept, rewind."""
 
 import time
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from edgespec.candidates.base import (
     checked,
     end,
 )
+from edgespec.logit_rules import Ban, count_allowed
 from edgespec.stopping import FinishReason, Stopping
 from edgespec.verify import Pick, verify
 
@@ -87,6 +88,7 @@ class Decoding:
         budget: Budget,
         stopping: Stopping,
         vocab_size: int,
+        bans: Sequence[Ban] = (),
     ) -> None:
         """Set out to continue ``prompt`` [T].
 
@@ -98,9 +100,11 @@ class Decoding:
             budget: How many candidates a round may take.
             stopping: Where the text ends; ``stopping.max_length`` bounds the tokens in all.
             vocab_size: Ids that may be proposed are below it.
+            bans: The rules by which ``pick`` forbids tokens, so that none of these is verified.
         """
         self.target, self.generator, self.pick = target, generator, pick
         self.budget, self.stopping, self.vocab_size = budget, stopping, vocab_size
+        self.bans = tuple(bans)
         self.prefill_s = 0.0
         self._tokens = prompt.copy()
         self._count = len(prompt)
@@ -137,11 +141,9 @@ class Decoding:
         candidates, chosen = self._propose()
         drafted = time.perf_counter()
         self._catch_up()  # a generator may have asked the target itself
-        before, known = self._count, self._count + len(chosen)
-        self._make_room(known + 1)
-        self._tokens[before:known] = chosen
-        logits = self.target.forward(self._tokens[before - 1 : known])  # [K+1, V]
-        verdict = verify(self._tokens[:known], chosen, candidates.draft_probs, logits, self.pick)
+        before, known = self._count, self._with(chosen)
+        logits = self.target.forward(known[before - 1 :])  # [K+1, V]
+        verdict = verify(known, chosen, candidates.draft_probs, logits, self.pick)
         verified = time.perf_counter()
         reason = self._accept(verdict.tokens)
         emitted = self._tokens[before : self._count].copy()
@@ -173,12 +175,18 @@ class Decoding:
             return None
         return candidates.source or type(self.generator).__name__
 
-    def _make_room(self, count: int) -> None:
-        """Let ``_tokens`` hold ``count``; views of it that others keep stay as they are."""
-        if count > len(self._tokens):
-            grown = np.empty(max(count, 2 * len(self._tokens), _ROOM), np.int64)
+    def _with(self, candidates: TokenIds) -> TokenIds:
+        """[T + K] the text with ``candidates`` [K] behind it, and room for one more token.
+
+        Views of the text that others keep stay as they are.
+        """
+        count = self._count + len(candidates)
+        if count + 1 > len(self._tokens):
+            grown = np.empty(max(count + 1, 2 * len(self._tokens), _ROOM), np.int64)
             grown[: self._count] = self._tokens[: self._count]
             self._tokens = grown
+        self._tokens[self._count : count] = candidates
+        return self._tokens[:count]
 
     def _catch_up(self) -> None:
         """Read what the cache lacks: the prompt, or all if someone else used the model since."""
@@ -199,7 +207,12 @@ class Decoding:
             return NO_CANDIDATES, NO_CANDIDATES.tokens
         candidates = self.generator.get_candidates(self.tokens, limit)
         proposed = checked(self.generator, candidates, limit, self.vocab_size)
-        return candidates, self._up_to_the_end(proposed[: self.budget.choose(candidates)])
+        if self.bans and candidates.draft_probs is None:
+            # Drawn candidates stay: to leave one out for what it is, forbidden or not, would change
+            # the distribution. Verified, p is 0 there, and the next token is drawn as it must be.
+            proposed = proposed[: count_allowed(self.bans, self._with(proposed), len(proposed))]
+        choice = self.budget.choose(replace(candidates, tokens=proposed))
+        return candidates, self._up_to_the_end(proposed[:choice])
 
     def _up_to_the_end(self, tokens: TokenIds) -> TokenIds:
         """Nothing can follow an end token."""

@@ -1,5 +1,6 @@
 """Which generator lets a draft model propose for its target."""
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from edgespec.candidates.assisted import AssistedCandidateGenerator, DraftModel
@@ -8,11 +9,12 @@ from edgespec.candidates.grammar import GrammarCandidateGenerator
 from edgespec.candidates.mixed import MixedCandidateGenerator
 from edgespec.candidates.universal import UniversalAssistedCandidateGenerator
 from edgespec.logits import make_draft_pick
+from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import Options
-from edgespec.tokenizer import same_token_ids
+from edgespec.tokenizer import Tokenizer, require_same_token_ids, same_token_ids, sha256_of
 
 if TYPE_CHECKING:
-    from edgespec.generator import EdgeGenerator  # which imports this file
+    from edgespec.generator import Draft, EdgeGenerator  # which imports this file
 
 
 def draft_models(candidates: CandidateGenerator | None) -> list[DraftModel]:
@@ -24,6 +26,32 @@ def draft_models(candidates: CandidateGenerator | None) -> list[DraftModel]:
     if isinstance(candidates, AssistedCandidateGenerator | UniversalAssistedCandidateGenerator):
         return [candidates.draft]
     return []
+
+
+def require_fitting_tokenizer(
+    draft: "Draft", target: ModelFolder, tokenizer: Tokenizer | None
+) -> None:
+    """Refuse a draft for its tokenizer before its weights are loaded.
+
+    Args:
+        draft: What was named.
+        target: The target's folder.
+        tokenizer: The target's tokenizer, if it has one.
+
+    Raises:
+        ModelFolderError: If there is no such draft.
+        VocabularyMismatchError: If its token ids are not those of ``tokenizer``.
+    """
+    theirs: Tokenizer | None
+    if isinstance(draft, bool | str | PathLike):
+        named = draft_folder(target) if isinstance(draft, bool) else draft
+        path = open_model_folder(named).tokenizer
+        if tokenizer is None or not path.is_file() or sha256_of(path) == tokenizer.sha256():
+            return
+        theirs = Tokenizer(path)
+    else:
+        theirs = draft.tokenizer
+    require_same_token_ids(theirs, tokenizer)
 
 
 def draft_candidates(

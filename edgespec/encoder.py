@@ -112,6 +112,16 @@ class OnSource:
         self.model.lock = lock
 
     @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.model.vocab_size
+
+    @property
+    def max_rows(self) -> int | None:
+        """The most tokens that one forward may read; None without a limit."""
+        return self.model.max_rows
+
+    @property
     def length(self) -> int:
         """Positions held in the cache."""
         return self.model.length

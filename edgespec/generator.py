@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec.arrays import TokenIds
 from edgespec.budget import (
-    MOST_CANDIDATES,
     Budget,
     HeuristicBudget,
     StepCosts,
     make_budget,
 )
 from edgespec.candidates.base import CandidateGenerator
-from edgespec.candidates.grammar import GrammarCandidateGenerator
-from edgespec.candidates.mixed import MixedCandidateGenerator
-from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
+from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
 from edgespec.decode import TargetModel
-from edgespec.drafting import draft_candidates
-from edgespec.errors import GraphMismatchError, TokenizerError, VocabularyMismatchError
+from edgespec.defaults import resolve
+from edgespec.drafting import require_fitting_tokenizer
+from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
-from edgespec.guided import Guide
 from edgespec.model import CausalLM
 from edgespec.model_folder import (
     ModelFolder,
@@ -31,7 +28,7 @@ from edgespec.model_folder import (
     open_model_folder,
     require_class,
 )
-from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.options import GenerateOptions, Options
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.session import Session
 from edgespec.stats import Stats
@@ -80,6 +77,7 @@ class EdgeGenerator:
         own_threads: bool = False,
         max_length: int | None = None,
         draft: "Draft | None" = None,
+        universal_draft: bool = False,
         candidate_generator: CandidateGenerator | None = None,
     ) -> None:
         """Load a model.
@@ -93,6 +91,7 @@ class EdgeGenerator:
             max_length: The most tokens of a text, prompt included; None for the model's own.
             draft: A draft model that proposes candidates in every call that says nothing else: a
                 model folder, an EdgeGenerator, or True for the one in this model's folder.
+            universal_draft: Let that draft propose by way of the text if its tokenizer is another.
             candidate_generator: Proposes candidates in every call that names no other.
 
         Raises:
@@ -101,6 +100,7 @@ class EdgeGenerator:
             RuntimeTooOldError: If the installed ONNX Runtime cannot read it.
             ProviderError: If CUDA was asked for and cannot be had.
             TokenizerError: If its tokenizer does not fit.
+            VocabularyMismatchError: If the draft has other token ids, without ``universal_draft``.
         """
         self._made_with: dict[str, Any] = {
             "path": path,
@@ -109,6 +109,7 @@ class EdgeGenerator:
             "own_threads": own_threads,
             "max_length": max_length,
             "draft": draft,
+            "universal_draft": universal_draft,
             "candidate_generator": candidate_generator,
         }
         if max_length is not None and max_length < 2:
@@ -117,19 +118,29 @@ class EdgeGenerator:
             raise ValueError(
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
+        if universal_draft and draft in (None, False):
+            raise ValueError(
+                "universal_draft has no effect without draft=...; name the draft model"
+            )
         self.folder: ModelFolder = open_model_folder(path)
         require_class(self.folder, "EdgeGenerator")
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)
-        self._load()
         self.tokenizer = self._tokenizer()
+        if draft is not None and draft is not False and not universal_draft:
+            # Before anything is loaded: a pool that is shared cannot be given up again.
+            require_fitting_tokenizer(draft, self.folder, self.tokenizer)
+        self._load()
+        self._require_width()
         self.candidate_generator = candidate_generator
         self._costs, self._exact_costs = StepCosts(), StepCosts()
         self._is_exact = False
         self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
-        self.draft = None if draft is None or draft is False else self._open_draft(draft)
+        self.draft: EdgeGenerator | None = None
+        if draft is not None and draft is not False:
+            self.draft = self.open_draft(draft, universal=universal_draft)
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
@@ -155,21 +166,23 @@ class EdgeGenerator:
         """The folder's tokenizer, if it has one: a graph alone takes token ids."""
         if not self.folder.tokenizer.is_file():
             return None
-        tokenizer = Tokenizer(self.folder.tokenizer)
-        if tokenizer.size > self.model.vocab_size:
+        return Tokenizer(self.folder.tokenizer)
+
+    def _require_width(self) -> None:
+        """Refuse a tokenizer with more tokens than the model scores."""
+        if self.tokenizer is not None and self.tokenizer.size > self.model.vocab_size:
             raise TokenizerError(
-                f"{self.folder.tokenizer} has {tokenizer.size} token ids, but {self.session.path} "
-                f"scores {self.model.vocab_size}; it belongs to another model: copy the "
-                "tokenizer.json of this one"
+                f"{self.folder.tokenizer} has {self.tokenizer.size} token ids, but "
+                f"{self.session.path} scores {self.model.vocab_size}; it belongs to another model: "
+                "copy the tokenizer.json of this one"
             )
-        return tokenizer
 
     @property
     def known_ids(self) -> int:
         """Token ids below this stand for something; rows of logits may be wider."""
         return self.model.vocab_size if self.tokenizer is None else self.tokenizer.size
 
-    def _open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
+    def open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
         """The draft model that is meant, loaded once.
 
         Raises:
@@ -184,21 +197,22 @@ class EdgeGenerator:
         else:
             path = str(draft_folder(self.folder) if draft is True else draft)
             if path not in self._drafts:
+                if not universal:
+                    require_fitting_tokenizer(draft, self.folder, self.tokenizer)
                 own = self._made_with["own_threads"]
                 self._drafts[path] = EdgeGenerator(
                     path, provider=self.session.device, own_threads=own
                 )
             opened = self._drafts[path]
+        if not universal or same_token_ids(opened.tokenizer, self.tokenizer):
+            require_same_token_ids(opened.tokenizer, self.tokenizer)
+            if opened.model.vocab_size < self.known_ids:
+                raise VocabularyMismatchError(
+                    f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
+                    f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
+                )
         self._share_threads()
         opened._share_threads()
-        if universal and not same_token_ids(opened.tokenizer, self.tokenizer):
-            return opened
-        require_same_token_ids(opened.tokenizer, self.tokenizer)
-        if opened.model.vocab_size < self.known_ids:
-            raise VocabularyMismatchError(
-                f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
-                f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
-            )
         return opened
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -258,11 +272,11 @@ class EdgeGenerator:
 
         What is wrong with the arguments is said here, before the first chunk.
         """
-        chosen = resolve(options, self._defaults())
-        tokens = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
+        chosen = resolve(options, self._defaults(), has_draft=self.draft is not None)
+        tokens = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         # First, as a draft that is used for the first time has this model loaded again.
-        candidates = self._generator(chosen, len(tokens), guide)
+        candidates = get_candidate_generator(self, chosen, len(tokens), guide)
         return Stream(
             self._target(chosen),
             self.tokenizer,
@@ -280,7 +294,7 @@ class EdgeGenerator:
         said = {n: v for n, v in self.folder.generation_config.items() if v is not None}
         return {"eos_token_id": manifest.eos_token_ids, **said}
 
-    def _encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
         """The prompt's token ids [T].
 
         Raises:
@@ -328,46 +342,6 @@ class EdgeGenerator:
                 "it can hold"
             )
         return replace(options, max_length=longest)
-
-    def _generator(
-        self, options: Options, prompt_length: int, guide: Guide | None
-    ) -> CandidateGenerator | None:
-        """Who proposes candidates in a call, None for plain decoding."""
-        asked: list[CandidateGenerator] = []
-        if options.candidate_generator is not None:
-            asked.append(options.candidate_generator)
-        if options.wants_lookup:
-            asked.append(self._lookup(options))
-        if options.draft:
-            draft = self._open_draft(options.draft, universal=options.universal_draft)
-            asked.append(draft_candidates(draft, self, options, prompt_length))
-        if not asked and options.lookup is None and options.draft is None:
-            if self.candidate_generator is not None:
-                asked.append(self.candidate_generator)
-            elif self.draft is not None:
-                asked.append(draft_candidates(self.draft, self, options, prompt_length))
-        generator = MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
-        if generator is not None and self.model.max_rows is not None:
-            raise GraphMismatchError(
-                f"{self.session.path} cannot verify candidates: its input 'input_ids' takes "
-                f"{self.model.max_rows} token at a time; export it again (edgespec export MODEL), "
-                "or leave lookup, draft and candidate_generator out"
-            )
-        # lookup=False asks for plain decoding; a graph that takes one row can do nothing else.
-        plain = generator is None and False in (options.lookup, options.draft)
-        if guide is not None and not plain and self.model.max_rows is None:
-            return GrammarCandidateGenerator(guide, generator)
-        return generator
-
-    def _lookup(self, options: Options) -> CandidateGenerator:
-        """Prompt lookup as a call asks for it."""
-        return PromptLookupCandidateGenerator(
-            options.prompt_lookup_num_tokens or MOST_CANDIDATES,
-            options.max_matching_ngram_size,
-            options.min_matching_ngram_size,
-            options.prompt_lookup_policy,
-            [self._encode(text, add_special_tokens=False) for text in options.lookup_references],
-        )
 
     def _target(self, options: Options) -> TargetModel:
         """The model as the loop reads it.

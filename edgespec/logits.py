@@ -7,136 +7,30 @@ Everything here is a pure function of the tokens so far. Under speculation a row
 a candidate that is refused a moment later; what keeps no memory has nothing to undo.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from edgespec.arrays import Logits, TokenIds
+from edgespec.logit_rules import (
+    BadWords,
+    Ban,
+    CountPenalty,
+    ForcedToken,
+    LogitBias,
+    LogitsProcessor,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
+)
 from edgespec.sampling import Distribution, distribute
 from edgespec.verify import MakeDistribution, Pick, Sampler, pick_greedy
 
 if TYPE_CHECKING:
-    from edgespec.options import Options  # which names LogitsProcessor, and so imports this file
-
-LogitsProcessor = Callable[[TokenIds, NDArray[np.float32]], NDArray[np.float32]]
-"""Changes scores [V] in view of the tokens before them [T]; a pure function of the two.
-
-The scores are the processor's own: it may write to them and return them. The tokens are not.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class LogitBias:
-    """Adds to the scores of single tokens; transformers' ``sequence_bias`` of length one.
-
-    Attributes:
-        tokens: [N] token ids, each once.
-        biases: [N] what is added; minus infinity forbids the token.
-    """
-
-    tokens: TokenIds
-    biases: NDArray[np.float32]
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Add the biases to ``scores`` [V]."""
-        scores[self.tokens] += self.biases
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
-class RepetitionPenalty:
-    """Makes every token of the prompt and the output less likely, however often it was there.
-
-    Source: Keskar et al., CTRL: A Conditional Transformer Language Model for Controllable
-    Generation, 2019, https://arxiv.org/abs/1909.05858, section 4.1; scores below zero are
-    multiplied, as in transformers, or the penalty would reward them.
-    """
-
-    penalty: float
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Penalise the tokens of ``input_ids`` [T] in ``scores`` [V]."""
-        seen = input_ids[input_ids < len(scores)]
-        # All are read before any is written, so a token that is there twice is penalised once.
-        found = scores[seen]
-        scores[seen] = np.where(found < 0, found * self.penalty, found / self.penalty)
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
-class CountPenalty:
-    """Makes tokens of the output less likely, the prompt's left alone.
-
-    Source: OpenAI's API reference, ``presence_penalty`` and ``frequency_penalty``:
-    score -= presence * (count > 0) + frequency * count, where count is over the text so far
-    that the model wrote.
-    """
-
-    presence: float
-    frequency: float
-    prompt_length: int
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Penalise ``input_ids[prompt_length:]`` in ``scores`` [V]."""
-        written, counts = np.unique(input_ids[self.prompt_length :], return_counts=True)
-        scores[written] -= (self.presence + self.frequency * counts).astype(np.float32)
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
-class NoRepeatNgram:
-    """Forbids the token that would complete an n-gram for the second time.
-
-    Source: Paulus et al., A Deep Reinforced Model for Abstractive Summarization, 2017,
-    https://arxiv.org/abs/1705.04304, section 2.5, for any n; the prompt counts, as in transformers.
-    """
-
-    size: int
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Forbid in ``scores`` [V] what followed the last size-1 tokens before."""
-        if len(input_ids) < self.size:
-            return scores
-        windows = sliding_window_view(input_ids, self.size)  # [T-size+1, size]
-        start = input_ids[len(input_ids) - self.size + 1 :]  # [size-1]
-        ends = windows[(windows[:, :-1] == start).all(axis=1), -1]
-        scores[ends[ends < len(scores)]] = -np.inf
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
-class BadWords:
-    """Forbids the last token of a row of tokens where the others stand before it."""
-
-    words: tuple[tuple[int, ...], ...]
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Forbid in ``scores`` [V] what would complete one of the words."""
-        longest = max(map(len, self.words))
-        # One more than a start needs, for [-0:] is everything and [-1:] is not.
-        tail = tuple(input_ids[-longest:].tolist())
-        banned = [w[-1] for w in self.words if tail[len(tail) - len(w) + 1 :] == w[:-1]]
-        scores[banned] = -np.inf
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
-class SuppressTokens:
-    """Forbids tokens while the text has at least ``begin`` tokens and fewer than ``end``."""
-
-    tokens: TokenIds
-    begin: int = 0
-    end: int | None = None
-
-    def __call__(self, input_ids: TokenIds, scores: Logits) -> Logits:
-        """Forbid the tokens in ``scores`` [V]."""
-        if self.begin <= len(input_ids) and (self.end is None or len(input_ids) < self.end):
-            scores[self.tokens] = -np.inf
-        return scores
+    from edgespec.options import Options  # for its types alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +108,7 @@ def make_processing(options: "Options", *, prompt_length: int, vocab_limit: int)
     """
     rules: list[tuple[str, LogitsProcessor]] = []
     if options.logit_bias:
-        rules.append(("logit_bias", _logit_bias(options, vocab_limit)))
+        rules += [("logit_bias", rule) for rule in _logit_bias(options, vocab_limit)]
     if options.repetition_penalty != 1.0:
         rules.append(("repetition_penalty", RepetitionPenalty(options.repetition_penalty)))
     if options.presence_penalty or options.frequency_penalty:
@@ -228,17 +122,33 @@ def make_processing(options: "Options", *, prompt_length: int, vocab_limit: int)
         ends = _ids("eos_token_id", options.eos_token_id, vocab_limit)
         until = prompt_length + options.min_new_tokens
         rules.append(("min_new_tokens", SuppressTokens(ends, end=until)))
+    first = prompt_length
+    if options.forced_bos_token_id is not None:
+        if not 0 <= options.forced_bos_token_id < vocab_limit:
+            raise ValueError(
+                f"forced_bos_token_id must be a token id below {vocab_limit}, "
+                f"got {options.forced_bos_token_id}"
+            )
+        forced = ForcedToken(options.forced_bos_token_id, prompt_length, vocab_limit)
+        rules.append(("forced_bos_token_id", forced))
+        first += 1  # of those that are chosen, as in transformers
     if options.suppress_tokens:
         ids = _ids("suppress_tokens", options.suppress_tokens, vocab_limit)
         rules.append(("suppress_tokens", SuppressTokens(ids)))
     if options.begin_suppress_tokens:
         ids = _ids("begin_suppress_tokens", options.begin_suppress_tokens, vocab_limit)
-        at_first = SuppressTokens(ids, begin=prompt_length, end=prompt_length + 1)
+        at_first = SuppressTokens(ids, begin=first, end=first + 1)
         rules.append(("begin_suppress_tokens", at_first))
     rules += [
         (getattr(p, "option", "logits_processors"), _checked(p)) for p in options.logits_processors
     ]
     return Processing(tuple(rules), vocab_limit)
+
+
+def make_bans(options: "Options", *, prompt_length: int, vocab_limit: int) -> tuple[Ban, ...]:
+    """The rules of :func:`make_processing` that forbid tokens whatever their scores are."""
+    made = make_processing(options, prompt_length=prompt_length, vocab_limit=vocab_limit)
+    return tuple(rule for _, rule in made.rules if isinstance(rule, Ban))
 
 
 def make_pick(options: "Options", *, prompt_length: int, vocab_limit: int) -> Pick:
@@ -260,7 +170,8 @@ def make_pick(options: "Options", *, prompt_length: int, vocab_limit: int) -> Pi
         distribution = make_distribution(
             options, prompt_length=prompt_length, vocab_limit=vocab_limit
         )
-        return Sampler(distribution, np.random.default_rng(options.seed))
+        rng = np.random.default_rng(options.seed)
+        return Sampler(distribution, rng, options.lossy_typical_acceptance)
     process = make_processing(options, prompt_length=prompt_length, vocab_limit=vocab_limit)
     if not process.rules:
         return lambda row, prefix: pick_greedy(row[:vocab_limit], prefix)
@@ -335,7 +246,7 @@ def _checked(processor: LogitsProcessor) -> LogitsProcessor:
     return checked
 
 
-def _logit_bias(options: "Options", vocab_limit: int) -> LogitBias:
+def _logit_bias(options: "Options", vocab_limit: int) -> Iterator[LogitsProcessor]:
     for token in options.logit_bias:
         if not 0 <= token < vocab_limit:
             raise ValueError(f"logit_bias must name token ids below {vocab_limit}, got {token}")
@@ -346,7 +257,12 @@ def _logit_bias(options: "Options", vocab_limit: int) -> LogitBias:
         raise ValueError(
             f"logit_bias must be numbers below infinity, got {dict(options.logit_bias)}"
         )
-    return LogitBias(np.array(list(options.logit_bias), np.int64), biases)
+    tokens = np.array(list(options.logit_bias), np.int64)
+    forbids = biases == -np.inf
+    if forbids.any():
+        yield SuppressTokens(tokens[forbids])
+    if not forbids.all():
+        yield LogitBias(tokens[~forbids], biases[~forbids])
 
 
 def _bad_words(options: "Options", vocab_limit: int) -> tuple[tuple[int, ...], ...]:

@@ -4,16 +4,18 @@ Names and meanings are transformers' own wherever it has them.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.prompt_lookup import MatchPolicy
-from edgespec.logits import LogitsProcessor
+from edgespec.candidates.suffix import PastOutputs
+from edgespec.logit_rules import LogitsProcessor
+from edgespec.ngram_store import NgramStore
 from edgespec.stopping import StoppingCriterion
 
 if TYPE_CHECKING:
@@ -29,13 +31,22 @@ class GenerateOptions(TypedDict, total=False):
 
     lookup: bool | None
     lookup_references: Sequence[str | Sequence[int]]
-    draft: "Draft | None"
+    ngram: bool | None
+    ngram_corpus: str | PathLike[str] | NgramStore | None
+    ngram_past: NgramStore | None
+    suffix: bool | None
+    suffix_past: PastOutputs | None
+    suffix_max_match_length: int
+    suffix_max_spec_factor: float
+    suffix_min_token_prob: float
+    draft: "Draft | Sequence[Draft] | None"
     candidate_generator: CandidateGenerator | None
     max_new_tokens: int | None
     max_length: int | None
     max_time_s: float | None
     min_new_tokens: int
     stop: str | Sequence[str]
+    include_stop: bool
     eos_token_id: int | Sequence[int] | None
     do_sample: bool
     temperature: float
@@ -50,6 +61,7 @@ class GenerateOptions(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]]
     suppress_tokens: Sequence[int]
     begin_suppress_tokens: Sequence[int]
+    forced_bos_token_id: int | None
     logit_bias: Mapping[int, float]
     seed: int | None
     json_schema: Mapping[str, Any] | str | None
@@ -67,6 +79,7 @@ class GenerateOptions(TypedDict, total=False):
     prompt_lookup_policy: MatchPolicy
     add_special_tokens: bool
     exact: bool
+    lossy_typical_acceptance: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +87,29 @@ class Options:
     """The settings of one call.
 
     Attributes:
-        lookup: True proposes candidates by prompt lookup, with ``draft`` by whichever of the two
-            promises more; False switches it off.
+        lookup: True proposes candidates by prompt lookup; False switches it off. Where several
+            are to propose, each round takes the one that promises most.
         lookup_references: Further texts, or their token ids, that lookup may copy from: the file
             being edited, a retrieved passage, the last answer. They switch lookup on.
-        draft: A draft model that proposes: an EdgeGenerator, a model folder, True for the one in
-            the target's folder, or False for none.
+        ngram: True proposes what most often followed the last few tokens; False does not.
+        ngram_corpus: A file of ``edgespec ngrams build`` to propose from too; switches ngram on.
+        ngram_past: A store of past outputs to propose from too, and to which this one is added:
+            share it only among those who may see each other's words. Switches ngram on.
+        suffix: True continues the longest suffixes of the text seen before; False does not.
+        suffix_past: Past outputs to copy from too, as for ``ngram_past``; switches suffix on.
+        suffix_max_match_length: Tokens of the longest suffix that is compared.
+        suffix_max_spec_factor: Candidates for each token of a match.
+        suffix_min_token_prob: A token less likely than this ends what a suffix proposes.
+        draft: A draft model that proposes, or several: an EdgeGenerator, a model folder, True for
+            the one in the target's folder, or False for none.
         candidate_generator: The caller's own generator.
         max_new_tokens: The most tokens to add; None for as many as ``max_length`` leaves.
         max_length: The most tokens in all, prompt included; None for the model's own limit.
         max_time_s: Seconds after which the text ends with the token in work.
         min_new_tokens: No end token before so many tokens.
-        stop: Strings that end the text; they are not part of it. They add to the end tokens.
+        stop: Strings that end the text, where the first of them is complete. They add to the end
+            tokens.
+        include_stop: Cut the text after the stop string instead of before it.
         eos_token_id: Tokens that end the text; None or an empty list for none.
         do_sample: Draw tokens by chance instead of taking the likeliest.
         temperature: Divides the logits; above 0.
@@ -99,7 +123,9 @@ class Options:
         no_repeat_ngram_size: No n-gram of this size twice; 0 for no such rule.
         bad_words_ids: Rows of token ids that must not appear.
         suppress_tokens: Token ids never written.
-        begin_suppress_tokens: Token ids not written first.
+        begin_suppress_tokens: Token ids not written first, or after the forced first token.
+        forced_bos_token_id: The first new token; transformers forces it after a prompt of one
+            token only.
         logit_bias: Added to the scores of these token ids.
         seed: Repeats a sampled text, with and without candidates; None draws one.
         json_schema: A JSON schema, as a mapping or text, that the text will follow.
@@ -123,17 +149,29 @@ class Options:
         add_special_tokens: Let the tokenizer add what starts a text of this model.
         exact: Read at least two rows in every forward, so that the text is the same bit for bit
             with any candidates or none, in int4 too; a plain step then costs what two rows do.
+        lossy_typical_acceptance: CHANGES THE TEXT'S DISTRIBUTION. Candidates stand that are likely
+            enough, so that more of them do: those of a probability above this number or, where the
+            target is unsure, above its square root times exp(-entropy). Medusa takes 0.09.
     """
 
     lookup: bool | None = None
     lookup_references: tuple[str | Sequence[int], ...] = ()
-    draft: "Draft | None" = None
+    ngram: bool | None = None
+    ngram_corpus: str | PathLike[str] | NgramStore | None = None
+    ngram_past: NgramStore | None = None
+    suffix: bool | None = None
+    suffix_past: PastOutputs | None = None
+    suffix_max_match_length: int = 24
+    suffix_max_spec_factor: float = 1.0
+    suffix_min_token_prob: float = 0.1
+    draft: "Draft | tuple[Draft, ...] | None" = None
     candidate_generator: CandidateGenerator | None = None
     max_new_tokens: int | None = None
     max_length: int | None = None
     max_time_s: float | None = None
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     eos_token_id: tuple[int, ...] = ()
     do_sample: bool = False
     temperature: float = 1.0
@@ -148,6 +186,7 @@ class Options:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    forced_bos_token_id: int | None = None
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
     seed: int | None = None
     json_schema: Mapping[str, Any] | str | None = None
@@ -165,6 +204,7 @@ class Options:
     prompt_lookup_policy: MatchPolicy = "longest"
     add_special_tokens: bool = True
     exact: bool = False
+    lossy_typical_acceptance: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.
@@ -181,7 +221,8 @@ class Options:
         _check("repetition_penalty", self.repetition_penalty, "above 0", _above_zero)
         for name in ("top_p", "typical_p"):
             _check(name, getattr(self, name), "above 0 and at most 1", lambda v: 0 < v <= 1)
-        _check("min_p", self.min_p, "from 0 to 1", lambda v: 0 <= v <= 1)
+        for name in ("min_p", "suffix_min_token_prob", "assistant_confidence_threshold"):
+            _check(name, getattr(self, name), "from 0 to 1", lambda v: 0 <= v <= 1)
         _check(
             "seed", self.seed, "a whole number, 0 or more", lambda v: v is None or _is_natural(v)
         )
@@ -197,126 +238,88 @@ class Options:
             f"one of {', '.join(get_args(Schedule))}, or None",
             lambda v: v is None or v in get_args(Schedule),
         )
-        for name in ("prompt_lookup_num_tokens", "lookup_references"):
-            if self.lookup is False and getattr(self, name):
-                raise ValueError(f"{name} and lookup=False exclude each other")
         _check(
-            "assistant_confidence_threshold",
-            self.assistant_confidence_threshold,
+            "suffix_max_match_length",
+            self.suffix_max_match_length,
+            "at least 1",
+            lambda v: _is_natural(v) and v >= 1,
+        )
+        _check("suffix_max_spec_factor", self.suffix_max_spec_factor, "above 0", _above_zero)
+        _check(
+            "suffix_min_token_prob",
+            self.suffix_min_token_prob,
             "from 0 to 1",
             lambda v: 0 <= v <= 1,
         )
+        for name, kind in (("ngram_past", NgramStore), ("suffix_past", PastOutputs)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
+        for switch, names in SWITCHED_ON_BY.items():
+            for name in names:
+                if getattr(self, switch) is False and getattr(self, name) not in (None, ()):
+                    raise ValueError(f"{name} and {switch}=False exclude each other")
+        _check(
+            "lossy_typical_acceptance",
+            self.lossy_typical_acceptance,
+            "above 0 and below 1, or None",
+            lambda v: v is None or 0 < v < 1,
+        )
+        if self.exact and self.lossy_typical_acceptance is not None:
+            raise ValueError(
+                "exact and lossy_typical_acceptance exclude each other: the text cannot be the "
+                "same with any candidates and depend on them"
+            )
+        if self.include_stop and not self.stop:
+            raise ValueError("include_stop has no effect without stop=...; name a stop string")
         constraints = [n for n in CONSTRAINTS if getattr(self, n) is not None]
         if len(constraints) > 1:
             raise ValueError(
                 f"{constraints[0]} and {constraints[1]} exclude each other: a text follows one"
             )
-        asked = {
-            "lookup": self.wants_lookup,
-            "draft": self.draft not in (None, False),
-        }
-        for name, wanted in asked.items():
-            if wanted and self.candidate_generator is not None:
+        for name in PROPOSERS:
+            if self.wants(name) and self.candidate_generator is not None:
                 raise ValueError(
                     f"{name} and candidate_generator exclude each other; to let several propose, "
                     "pass a MixedCandidateGenerator of them"
                 )
-        if self.universal_draft and not asked["draft"]:
+        if self.universal_draft and not self.wants("draft"):
             raise ValueError(
                 "universal_draft has no effect without draft=...; name the draft model"
             )
 
     @property
-    def wants_lookup(self) -> bool:
-        """Whether prompt lookup proposes."""
-        named = self.prompt_lookup_num_tokens is not None or bool(self.lookup_references)
-        return bool(self.lookup) or named
+    def refuses_candidates(self) -> bool:
+        """Whether plain decoding is asked for, unless another option names who proposes."""
+        return any(getattr(self, name) is False for name in PROPOSERS)
+
+    @property
+    def drafts(self) -> "tuple[Draft, ...]":
+        """The draft models that propose."""
+        named = self.draft if isinstance(self.draft, tuple) else (self.draft,)
+        return tuple(draft for draft in named if draft is not None and draft is not False)
+
+    def wants(self, name: str) -> bool:
+        """Whether one of ``PROPOSERS`` proposes: by its own option, or one that switches it on."""
+        switches = (name, *SWITCHED_ON_BY.get(name, ()))
+        return any(getattr(self, option) not in (None, False, ()) for option in switches)
 
 
 NAMES = tuple(f.name for f in dataclasses.fields(Options))
 """All options by name."""
 
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Options)}
+PROPOSERS = ("lookup", "ngram", "suffix", "draft")
+"""Options that name who proposes candidates."""
+
+SWITCHED_ON_BY = {
+    "lookup": ("prompt_lookup_num_tokens", "lookup_references"),
+    "ngram": ("ngram_corpus", "ngram_past"),
+    "suffix": ("suffix_past",),
+}
+"""Options that mean nothing without one of ``PROPOSERS``, and so ask for it."""
 
 CONSTRAINTS = ("json_schema", "regex", "grammar")
 """Options that bind the whole output to a form."""
-
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-"""Options that change only sampled text."""
-
-
-def resolve(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
-    """The options of a call: what it says, then the model's own defaults, then ours.
-
-    Args:
-        given: The call's keyword arguments.
-        defaults: What the model folder's ``generation_config.json`` says, in its names.
-
-    Raises:
-        ValueError: If a name is unknown or a value cannot be meant.
-    """
-    for name in given:
-        if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(NAMES)}"
-            raise ValueError(f"{name!r} is not an option of generate{hint}")
-    said = {n: v for n, v in defaults.items() if n in NAMES and v is not None}
-    # A checkpoint's max_length is transformers' 20 more often than a limit of the model.
-    said.pop("max_length", None)
-    if given.get("lookup") is False or given.get("draft") or given.get("candidate_generator"):
-        said.pop("prompt_lookup_num_tokens", None)
-    sampled = bool(given.get("do_sample", said.get("do_sample", False)))
-    if not sampled:
-        said = {n: v for n, v in said.items() if n not in SAMPLING}
-    try:
-        Options(**{name: _as_stored(name, value) for name, value in said.items()})
-    except ValueError as error:
-        raise ValueError(f"the model's generation_config.json: {error}") from None
-    said |= given
-    options = Options(**{name: _as_stored(name, value) for name, value in said.items()})
-    idle = [n for n in SAMPLING if n in given and given[n] != _DEFAULTS[n]]
-    if idle and not sampled:
-        raise ValueError(
-            f"{idle[0]} has no effect without do_sample=True; add that, or leave it out"
-        )
-    return options
-
-
-_ROWS = (
-    *("eos_token_id", "stop", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
-    *("logits_processors", "stopping_criteria", "lookup_references"),
-)
-
-
-def _as_stored(name: str, value: Any) -> Any:
-    """One id or string becomes a row of one; rows become tuples, None an empty one.
-
-    Raises:
-        ValueError: If a row does not hold what it should.
-    """
-    try:
-        return _as_row(name, value)
-    except (TypeError, ValueError):
-        expected = "strings" if name == "stop" else "whole numbers"
-        raise ValueError(f"{name} must hold {expected}, got {value!r}") from None
-
-
-def _as_row(name: str, value: Any) -> Any:
-    if value is None and name in _ROWS:
-        return ()
-    if name == "eos_token_id":
-        return (int(value),) if isinstance(value, int | np.integer) else tuple(map(int, value))
-    if name == "stop":
-        return (value,) if isinstance(value, str) else tuple(value)
-    if name == "bad_words_ids":
-        return tuple(tuple(map(int, row)) for row in value)
-    if name in ("suppress_tokens", "begin_suppress_tokens"):
-        return tuple(map(int, value))
-    if name == "lookup_references" and isinstance(value, str):
-        return (value,)
-    if name in ("logits_processors", "stopping_criteria", "lookup_references"):
-        return tuple(value)
-    return value
 
 
 def _check(name: str, value: Any, expected: str, holds: Any) -> None:

@@ -1,6 +1,5 @@
 """EdgeSeq2Seq: a text in, another text out, by an encoder-decoder such as T5."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -8,19 +7,16 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import MOST_CANDIDATES, HeuristicBudget, StepCosts, make_budget
-from edgespec.candidates.assisted import AssistedCandidateGenerator
-from edgespec.candidates.base import CandidateGenerator
-from edgespec.candidates.mixed import MixedCandidateGenerator
-from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
+from edgespec.budget import HeuristicBudget, StepCosts, make_budget
+from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
+from edgespec.defaults import resolve
 from edgespec.encoder import Heard
 from edgespec.encoder_decoder import EncoderDecoder
 from edgespec.errors import ModelFolderError
-from edgespec.generator import Result
-from edgespec.logits import make_draft_pick
+from edgespec.generator import EdgeGenerator, Result
 from edgespec.model_folder import draft_folder
-from edgespec.options import GenerateOptions, Options, resolve
+from edgespec.options import GenerateOptions, Options
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
 from edgespec.stream import Stream
 
@@ -78,10 +74,15 @@ class EdgeSeq2Seq:
         self._costs = StepCosts()
         self._heuristics: dict[int, HeuristicBudget] = {}
         self._drafts: dict[str, EncoderDecoder] = {}
-        self.draft = None if draft is None or draft is False else self._open_draft(draft)
+        self.draft = None if draft is None or draft is False else self.open_draft(draft)
 
-    def _open_draft(self, draft: object) -> EncoderDecoder:
-        """The draft model that is meant, loaded once."""
+    def open_draft(self, draft: object) -> EncoderDecoder:
+        """The draft model that is meant, loaded once.
+
+        Raises:
+            ModelFolderError: If there is none.
+            VocabularyMismatchError: If its token ids are not this model's.
+        """
         if isinstance(draft, EncoderDecoder):
             opened = draft
         elif isinstance(draft, EdgeSeq2Seq):
@@ -135,23 +136,25 @@ class EdgeSeq2Seq:
         for name in ("exact", "universal_draft"):
             if getattr(chosen, name):
                 raise ValueError(f"{name} cannot be had with an encoder-decoder; leave it out")
-        source = self._encode(prompt, add_special_tokens=chosen.add_special_tokens)
-        chosen, _ = constrained(chosen, self.model.tokenizer, len(self._start))
-        heard = self.model.encode(source)
+        source = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
+        chosen, guide = constrained(chosen, self.model.tokenizer, len(self._start))
+        if chosen.wants("lookup"):
+            chosen = replace(chosen, lookup_references=(source, *chosen.lookup_references))
+        reader = _Reader(self.model, source, self.model.encode(source), self)
+        # It asks of an EdgeGenerator what a reader has.
+        target = cast(EdgeGenerator, reader)
         return Stream(
-            self.model.on(heard),
+            reader.model,
             self.model.tokenizer,
             self._start,
             self._fit(chosen),
             known_ids=self.model.known_ids,
-            candidates=self._generator(chosen, source, heard),
+            candidates=get_candidate_generator(target, chosen, len(self._start), guide),
             budget=make_budget(chosen, self._costs, self._heuristics),
             lock=self.model.model.lock,
         )
 
-    def _encode(
-        self, text: str | Sequence[int] | TokenIds, *, add_special_tokens: bool
-    ) -> TokenIds:
+    def encode(self, text: Prompt, *, add_special_tokens: bool) -> TokenIds:
         """The token ids [N] of a text.
 
         Raises:
@@ -181,44 +184,33 @@ class EdgeSeq2Seq:
             raise ValueError(f"max_length must be at least 2 here, got {longest}")
         return replace(options, max_length=longest)
 
-    def _generator(
-        self, options: Options, source: TokenIds, heard: Heard
-    ) -> CandidateGenerator | None:
-        """Who proposes candidates in a call, None for plain decoding."""
-        asked: list[CandidateGenerator] = []
-        if options.candidate_generator is not None:
-            asked.append(options.candidate_generator)
-        if options.wants_lookup:
-            asked.append(self._lookup(options, source))
-        if options.draft:
-            asked.append(self._drafted(self._open_draft(options.draft), options, source, heard))
-        elif not asked and options.lookup is None and options.draft is None and self.draft:
-            asked.append(self._drafted(self.draft, options, source, heard))
-        return MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
 
-    def _lookup(self, options: Options, source: TokenIds) -> CandidateGenerator:
-        """Prompt lookup, in what the encoder has read as well."""
-        further = [self._encode(t, add_special_tokens=False) for t in options.lookup_references]
-        return PromptLookupCandidateGenerator(
-            options.prompt_lookup_num_tokens or MOST_CANDIDATES,
-            options.max_matching_ngram_size,
-            options.min_matching_ngram_size,
-            options.prompt_lookup_policy,
-            [source, *further],
-        )
+class _Reader:
+    """One text being written, with all that the choice of candidates asks of an EdgeGenerator."""
 
-    def _drafted(
-        self, draft: EncoderDecoder, options: Options, source: TokenIds, heard: Heard
-    ) -> CandidateGenerator:
-        """The candidates of ``draft``, which reads the same source."""
-        shared = min(draft.known_ids, self.model.known_ids)
-        shares = draft.shares_encoder(self.model)
-        return AssistedCandidateGenerator(
-            draft.on(heard if shares else draft.encode(source)),
-            vocab_size=shared,
-            width=self.model.model.vocab_size,
-            pick=make_draft_pick(options, prompt_length=len(self._start), vocab_limit=shared),
-            eos_token_ids=options.eos_token_id,
-            max_length=draft.max_length,
-            assistant_confidence_threshold=options.assistant_confidence_threshold,
-        )
+    def __init__(
+        self, model: EncoderDecoder, source: TokenIds, heard: Heard, owner: EdgeSeq2Seq
+    ) -> None:
+        """``model`` has read ``source`` and writes for ``owner``."""
+        self._loaded, self._owner = model, owner
+        self._source, self._heard = source, heard
+        self.model = model.on(heard)
+        self.session, self.folder, self.tokenizer = model.session, model.folder, model.tokenizer
+        self.known_ids, self.max_length = model.known_ids, model.max_length
+        self.candidate_generator = None
+
+    @property
+    def draft(self) -> "_Reader | None":
+        """The draft that proposes where a call says nothing."""
+        return None if self._owner.draft is None else self.open_draft(self._owner.draft)
+
+    def open_draft(self, draft: object, *, universal: bool = False) -> "_Reader":
+        """A draft that has read the same source, with the target's encoder where that serves."""
+        opened = self._owner.open_draft(draft)
+        shares = opened.shares_encoder(self._loaded)
+        heard = self._heard if shares else opened.encode(self._source)
+        return _Reader(opened, self._source, heard, self._owner)
+
+    def encode(self, text: Prompt, *, add_special_tokens: bool) -> TokenIds:
+        """The token ids of a reference."""
+        return self._owner.encode(text, add_special_tokens=add_special_tokens)

@@ -15,14 +15,21 @@ StoppingCriterion = Callable[[TokenIds], bool]
 
 
 class StopText:
-    """Text on its way out, with stop strings cut off.
+    """Text on its way out, cut at the first stop string or behind it.
 
     What could be the beginning of a stop string is held back until it is known not to be one, so
-    no part of a stop string is ever given out.
+    no part of a stop string is given out unless it is to be included.
     """
 
-    def __init__(self, stop: Sequence[str], stream: TextStream | None) -> None:
+    def __init__(
+        self, stop: Sequence[str], stream: TextStream | None, *, include_stop: bool = False
+    ) -> None:
         """Watch for any of ``stop`` in what ``stream`` decodes; without a stream there is no text.
+
+        Args:
+            stop: The strings; the text ends where the first of them is complete.
+            stream: What decodes the tokens.
+            include_stop: Whether the stop string is the last part of the text.
 
         Raises:
             ValueError: If a stop string is empty, or there are some but no text to find them in.
@@ -35,6 +42,7 @@ class StopText:
                 "copy it there, or stop by eos_token_id"
             )
         self._stop = tuple(stop)
+        self._include_stop = include_stop
         self._stream = stream
         self._held = ""
         self._ready: list[str] = []
@@ -50,9 +58,12 @@ class StopText:
             self._waiting.append(token)
             return False
         self._held += self._stream.push(token)
-        found = [at for s in self._stop if (at := self._held.find(s)) >= 0]
+        found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
         if found:
-            self._ready.append(self._held[: min(found)])
+            # The first that is complete, of several the longest: so the text is the same however
+            # it is cut into tokens.
+            end, start = min(found)
+            self._ready.append(self._held[: end if self._include_stop else start])
             self._held, self._stream = "", None  # what follows is not part of the text
             return True
         certain = len(self._held) - self._possible_beginning()

@@ -13,7 +13,7 @@ from edgespec.budget import Budget
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.decode import Decoding, Round, TargetModel
 from edgespec.drafting import draft_models
-from edgespec.logits import make_pick
+from edgespec.logits import make_bans, make_pick
 from edgespec.options import Options
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason, Stopping, StopText
@@ -82,7 +82,11 @@ class Stream:
         self._stopping = Stopping(
             max_length=options.max_length,
             eos_token_ids=frozenset(options.eos_token_id),
-            text=StopText(options.stop, None if tokenizer is None else tokenizer.stream(prompt)),
+            text=StopText(
+                options.stop,
+                None if tokenizer is None else tokenizer.stream(prompt),
+                include_stop=options.include_stop,
+            ),
             deadline=None if options.max_time_s is None else time.monotonic() + options.max_time_s,
             criteria=options.stopping_criteria,
             cancelled=self._cancelled,
@@ -95,6 +99,7 @@ class Stream:
             budget=budget,
             stopping=self._stopping,
             vocab_size=known_ids,
+            bans=make_bans(options, prompt_length=len(prompt), vocab_limit=known_ids),
         )
         # Always in the same order: two models that draft for each other must not wait in a ring.
         self._locks = sorted([lock, *(draft.lock for draft in draft_models(candidates))], key=id)

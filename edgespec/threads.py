@@ -19,6 +19,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+MOST_THREADS = 1024
+"""ONNX Runtime starts as many as it is told to: a million take minutes (1.32, tried)."""
 VARIABLE = "ORT_INTRA_OP_NUM_THREADS"
 
 
@@ -98,6 +100,8 @@ def threads_to_use(threads: int | None = None) -> int:
     if threads is not None:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads must be a whole number of at least 1, got {threads!r}")
+        if threads > MOST_THREADS:
+            raise ValueError(f"threads must be at most {MOST_THREADS:,}, got {threads:,}")
         return threads
     said = os.environ.get(VARIABLE, "").strip()
     # ONNX Runtime 1.32 reads the variable too, and fails on a bad one without naming it (tried).

@@ -61,7 +61,7 @@ class Tokenizer:
     def sha256(self) -> str:
         """Digest of the file, read once: equal digests mean the same token ids."""
         if self._sha256 is None:
-            self._sha256 = hashlib.sha256(self.path.read_bytes()).hexdigest()
+            self._sha256 = sha256_of(self.path)
         return self._sha256
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
@@ -213,6 +213,11 @@ class TextStream:
             if text.endswith(self._told):
                 break
         self._settled = len(self._tokens)
+
+
+def sha256_of(path: Path) -> str:
+    """Digest of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def require_same_token_ids(draft: Tokenizer | None, target: Tokenizer | None) -> None:

@@ -27,10 +27,13 @@ class Sampler:
     Attributes:
         distribution: What a token is drawn from.
         rng: The only source of chance, so that a seed repeats a run.
+        lossy_threshold: What :func:`verify_lossy` asks of a candidate; None, and no candidate
+            changes the distribution.
     """
 
     distribution: MakeDistribution
-    rng: np.random.Generator
+    rng: "np.random.Generator"  # quoted: numpy loads its generators when they are first named
+    lossy_threshold: float | None = None
 
     def __call__(self, row: NDArray[np.float32], prefix: TokenIds) -> int:
         """Draw the token that follows ``prefix`` [T], by ``row`` [V]."""
@@ -67,6 +70,8 @@ def verify(
 ) -> Verdict:
     """Judge a round by the rule that keeps the target's text or distribution.
 
+    Unless the pick says that they need not be kept.
+
     Rejection sampling where candidates were drawn from a known q and the target draws too: it
     lets more of them stand. The match rule everywhere else: it is right whatever proposes.
 
@@ -77,6 +82,8 @@ def verify(
         logits: [K+1, V] the target's scores; row i is for the token after i candidates.
         pick: How the target chooses.
     """
+    if isinstance(pick, Sampler) and pick.lossy_threshold is not None:
+        return verify_lossy(known, candidates, logits, pick, pick.lossy_threshold)
     if draft_probs is not None and isinstance(pick, Sampler):
         return verify_rejection(known, candidates, draft_probs, logits, pick)
     return verify_match(known, candidates, logits, pick)
@@ -132,6 +139,36 @@ def verify_rejection(
         # p = q always stands: a chance below 1 times q is below q in floating point too.
         if sampler.rng.random() * q[token] >= p.prob(token):
             last = _residual(p, q).draw(sampler.rng.random())
+            return Verdict(i, np.append(candidates[:i], last))
+    last = sampler(logits[len(candidates)], known)
+    return Verdict(len(candidates), np.append(candidates, last))
+
+
+def verify_lossy(
+    known: TokenIds, candidates: TokenIds, logits: Logits, sampler: Sampler, threshold: float
+) -> Verdict:
+    """Keep candidates that are typical of the target; the text does not follow p any more.
+
+    A candidate x stands if p(x) > min(threshold, sqrt(threshold) * exp(-H(p))), H the entropy:
+    where the target is unsure, less is asked. The first that does not is drawn anew from p.
+
+    Args:
+        known: [T + K] the text so far with the candidates behind it.
+        candidates: [K] proposed tokens, the tail of ``known``; drawn or not makes no difference.
+        logits: [K+1, V] the target's scores; row i is for the token after i candidates.
+        sampler: p by row and prefix, and the chance.
+        threshold: From 0 to 1.
+
+    Source: Cai et al., Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
+    Heads, 2024, https://arxiv.org/abs/2401.10774, typical acceptance, section 2.3.1; its epsilon
+    is the threshold, and its delta the square root of it, as there.
+    """
+    before = len(known) - len(candidates)
+    for i, token in enumerate(candidates.tolist()):
+        p = sampler.distribution(logits[i], known[: before + i])
+        entropy = -float((p.probs * np.log(p.probs)).sum())
+        if p.prob(token) <= min(threshold, threshold**0.5 * np.exp(-entropy)):
+            last = p.draw(sampler.rng.random())
             return Verdict(i, np.append(candidates[:i], last))
     last = sampler(logits[len(candidates)], known)
     return Verdict(len(candidates), np.append(candidates, last))

@@ -17,12 +17,13 @@ from tests.toylm import HASH, MARKOV
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the toys lie: hash, markov, flat, in_place, text and metaspace."""
+    """Where the toys lie: hash, markov, flat, in_place, int4, text and metaspace."""
     root = tmp_path_factory.mktemp("models")
     write_folder(root / "hash", HASH)
     write_folder(root / "markov", MARKOV)
     write_folder(root / "flat", HASH, height=1.0)
     write_in_place_folder(root / "in_place")
+    write_in_place_folder(root / "int4", int4=True)
     write_folder(root / "text", MARKOV, 257, tokenizer=byte_tokenizer(), eos=EOS)
     write_folder(root / "metaspace", MARKOV, 265, tokenizer=metaspace_tokenizer(adds_bos=True))
     return root
@@ -50,6 +51,12 @@ def flat(models: Path) -> EdgeGenerator:
 def in_place(models: Path) -> EdgeGenerator:
     """Random weights around GroupQueryAttention, its cache in one buffer."""
     return EdgeGenerator(models / "in_place")
+
+
+@pytest.fixture(scope="session")
+def int4(models: Path) -> EdgeGenerator:
+    """The same in four bits."""
+    return EdgeGenerator(models / "int4")
 
 
 @pytest.fixture(scope="session")

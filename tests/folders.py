@@ -97,10 +97,12 @@ def write_folder(
     return folder
 
 
-def write_in_place_folder(folder: Path, *, max_length: int | None = POSITIONS) -> Path:
+def write_in_place_folder(
+    folder: Path, *, max_length: int | None = POSITIONS, int4: bool = False
+) -> Path:
     """A folder of our own kind around :mod:`tests.inplace`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_in_place(folder / "model.onnx", weights())
+    write_in_place(folder / "model.onnx", weights(), int4=int4)
     manifest = Manifest(
         architecture="toy",
         vocab_size=V,

@@ -53,10 +53,14 @@ def reference(tokens: list[int], w: Weights) -> NDArray[np.float64]:
     return logits
 
 
-def write_in_place(path: Path, w: Weights) -> Path:
-    """Write the graph."""
+def write_in_place(path: Path, w: Weights, *, int4: bool = False) -> Path:
+    """Write the graph, its matrices in four bits if asked."""
     g = Graph()
     held = {name: g.const(value, np.float32) for name, value in w.items()}
+
+    def product(rows: str, name: str) -> str:
+        return _int4_product(g, rows, w[name]) if int4 else g.add("MatMul", rows, held[name])
+
     one = g.const([1])
     mask_sum = g.add("ReduceSum", "attention_mask", one, keepdims=0)
     seqlens = _int32(g, g.add("Sub", mask_sum, one))
@@ -69,7 +73,7 @@ def write_in_place(path: Path, w: Weights) -> Path:
     )
     caches = []
     for layer in range(LAYERS):
-        rows = [g.add("MatMul", hidden, held[f"{n}{layer}"]) for n in "qkv"]
+        rows = [product(hidden, f"{n}{layer}") for n in "qkv"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         present = [f"present.{layer}.{part}" for part in ("key", "value")]
         caches += [past, present]
@@ -83,8 +87,8 @@ def write_in_place(path: Path, w: Weights) -> Path:
                 kv_num_heads=KV_HEADS,
             )
         )
-        hidden = g.add("Add", hidden, g.add("MatMul", f"mixed{layer}", held[f"o{layer}"]))
-    g.add("MatMul", hidden, held["head"], to="logits")
+        hidden = g.add("Add", hidden, product(f"mixed{layer}", f"o{layer}"))
+    g.add("Identity", product(hidden, "head"), to="logits")
     info = helper.make_tensor_value_info
     buffer: list[int | str | None] = ["batch", KV_HEADS, "max_sequence", D]
     inputs = [
@@ -99,6 +103,26 @@ def write_in_place(path: Path, w: Weights) -> Path:
     ]
     save(path, g, inputs, outputs)
     return path
+
+
+_BLOCK = 16
+"""Numbers of a column that share a scale."""
+
+
+def _int4_product(g: Graph, rows: str, weight: NDArray[np.float32]) -> str:
+    """``rows`` times ``weight`` [K, N], held in four bits."""
+    size, columns = weight.shape
+    blocks = weight.T.reshape(columns, size // _BLOCK, _BLOCK)
+    scales = np.abs(blocks).max(axis=2) / 7
+    levels = (np.round(blocks / scales[:, :, None]) + 8).astype(np.uint8)
+    packed = levels[:, :, ::2] | levels[:, :, 1::2] << 4
+    name = f"MatMulNBits_{len(g.nodes)}"
+    held = [g.const(packed, np.uint8), g.const(scales, np.float32)]
+    shape = {"K": size, "N": columns, "bits": 4, "block_size": _BLOCK, "accuracy_level": 4}
+    g.nodes.append(
+        helper.make_node("MatMulNBits", [rows, *held], [name], domain="com.microsoft", **shape)
+    )
+    return name
 
 
 def _int32(g: Graph, value: str) -> str:

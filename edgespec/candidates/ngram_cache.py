@@ -4,6 +4,7 @@ import numpy as np
 
 from edgespec.arrays import TokenIds
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
+from edgespec.candidates.remembering import Remembering
 from edgespec.ngram_store import MAX_NGRAM, NgramStore, ngram_keys
 
 # For n = 1, 2, 3, 4: how often an n-gram must have been seen, and the percentage of that which the
@@ -16,11 +17,9 @@ _KNOWN_TO_CORPUS = 100
 _BIGRAM = 1
 """Where the key of the last two tokens stands among the keys."""
 _COUNT_SHIFT = 32
-_PROOF = 32
-"""Tokens compared to see whether a text is still the one that was read."""
 
 
-class NgramCacheCandidateGenerator:
+class NgramCacheCandidateGenerator(Remembering):
     """Proposes the likeliest next token after the last one to four, and so on from there.
 
     Costs no model call. Pays where a text uses the same turns of phrase again without repeating
@@ -67,28 +66,28 @@ class NgramCacheCandidateGenerator:
         self.past, self.corpus = past, corpus
         self._forget()
 
+    @property
+    def _known(self) -> list[int]:
+        return self._tokens
+
     def _forget(self) -> None:
-        self._known: list[int] = []
-        self._prompt_length: int | None = None
+        self._tokens: list[int] = []
         self._counts = _TextCounts()
 
-    def begin(self, input_ids: TokenIds) -> None:
-        """A new request: what this text's tier learned from the last one goes."""
-        self._remember()
-        self._prompt_length = len(input_ids)
-
-    def end(self, input_ids: TokenIds) -> None:
-        """The text is complete: ``input_ids`` [T]; its output goes to ``past``, if there is one."""
-        self._read(input_ids)
-        self._remember()
-
-    def _remember(self) -> None:
-        """Keep the output where that was asked for, and forget the text."""
-        known, start = self._known, self._prompt_length
-        if self.past is not None and start is not None and len(known) > start:
+    def _keep(self, start: int) -> None:
+        if self.past is not None:
             first = max(0, start - MAX_NGRAM)
-            self.past.add(np.array(known[first:], np.int64), start - first)
-        self._forget()
+            self.past.add(np.array(self._tokens[first:], np.int64), start - first)
+
+    def _take_in(self, tokens: list[int]) -> None:
+        """Count what is new in the text."""
+        known, add = self._tokens, self._counts.add
+        done = len(known)
+        known += tokens
+        for place in range(max(done, 1), len(known)):
+            token = known[place]
+            for key in ngram_keys(known[max(0, place - MAX_NGRAM) : place]):
+                add(key, token)
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the likeliest tokens [K], up to the first place where nothing is likely enough."""
@@ -96,7 +95,7 @@ class NgramCacheCandidateGenerator:
         if count < 1:
             return NO_CANDIDATES
         self._read(input_ids)
-        tail, drafted, match_length = self._known[-MAX_NGRAM:], list[int](), 0
+        tail, drafted, match_length = self._tokens[-MAX_NGRAM:], list[int](), 0
         while len(drafted) < count:
             token, n = self._next(ngram_keys(tail))
             if not n:
@@ -110,22 +109,6 @@ class NgramCacheCandidateGenerator:
 
     def update_candidate_strategy(self, input_ids: TokenIds, num_matches: int) -> None:
         """Nothing to learn: only text that stands is counted, when it is next read."""
-
-    def _read(self, input_ids: TokenIds) -> None:
-        """Count what is new in the text."""
-        known = self._known
-        done = len(known)
-        if known[-_PROOF:] != input_ids[max(0, done - _PROOF) : done].tolist():
-            self._remember()  # another text, without begin()
-            known, done = self._known, 0
-        if self._prompt_length is None:
-            self._prompt_length = len(input_ids)
-        known += input_ids[done:].tolist()
-        add = self._counts.add
-        for place in range(max(done, 1), len(known)):
-            token = known[place]
-            for key in ngram_keys(known[max(0, place - MAX_NGRAM) : place]):
-                add(key, token)
 
     def _next(self, keys: list[int]) -> tuple[int, int]:
         """The token that the first tier sure enough of one proposes, and n; n is 0 for none."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgespec.arrays import TokenIds
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
+from edgespec.candidates.remembering import Remembering
 
 MAX_PAST_TOKENS = 100_000
 """Tokens of past outputs that are kept where nothing else is said."""
@@ -23,8 +24,6 @@ _CHAIN = 4 * _PLACES
 _END = -1
 """Stands between past outputs; no token."""
 _FEWEST_BUCKETS = 1024
-_PROOF = 32
-"""Tokens compared to see whether a text is still the one that was read."""
 
 Draft = tuple[list[int], float, int]
 """Tokens, the sum of their probabilities, and how many tokens before them were matched."""
@@ -271,7 +270,7 @@ def _common_start(
     return first[start:end]
 
 
-class SuffixCandidateGenerator:
+class SuffixCandidateGenerator(Remembering):
     """Continues the longest suffixes of the text that were seen before, as far as is certain.
 
     Costs no model call. Pays most where long passages come again: agents that repeat their steps,
@@ -336,25 +335,19 @@ class SuffixCandidateGenerator:
         self.past = past
         self._forget()
 
+    @property
+    def _known(self) -> list[int]:
+        return self._places.tokens
+
     def _forget(self) -> None:
         self._places = _Places()
-        self._prompt_length: int | None = None
 
-    def begin(self, input_ids: TokenIds) -> None:
-        """A new request: nothing of the last text is proposed again, unless ``past`` has it."""
-        self._remember()
-        self._prompt_length = len(input_ids)
+    def _keep(self, start: int) -> None:
+        if self.past is not None:
+            self.past.add(np.array(self._places.tokens[start:], np.int64))
 
-    def end(self, input_ids: TokenIds) -> None:
-        """The text is complete: ``input_ids`` [T]; its output goes to ``past``, if there is one."""
-        self._read(input_ids)
-        self._remember()
-
-    def _remember(self) -> None:
-        """Keep the output where that was asked for, and forget the text."""
-        if self.past is not None and self._prompt_length is not None:
-            self.past.add(np.array(self._places.tokens[self._prompt_length :], np.int64))
-        self._forget()
+    def _take_in(self, tokens: list[int]) -> None:
+        self._places.extend(tokens)
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the likeliest continuation [K] of the best match, or none."""
@@ -375,14 +368,3 @@ class SuffixCandidateGenerator:
 
     def update_candidate_strategy(self, input_ids: TokenIds, num_matches: int) -> None:
         """Nothing to learn: the text itself is the only state."""
-
-    def _read(self, input_ids: TokenIds) -> None:
-        """Note what is new in the text."""
-        known = self._places.tokens
-        done = len(known)
-        if known[-_PROOF:] != input_ids[max(0, done - _PROOF) : done].tolist():
-            self._remember()  # another text, without begin()
-            done = 0
-        if self._prompt_length is None:
-            self._prompt_length = len(input_ids)
-        self._places.extend(input_ids[done:].tolist())

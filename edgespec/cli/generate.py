@@ -18,10 +18,13 @@ from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
 
-class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+class CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    """A number of candidates, or what pays."""
+
     name = "N|auto"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The number, or ``"auto"`` as it is."""
         return value if value == "auto" else click.INT.convert(value, param, ctx)
 
 
@@ -32,12 +35,21 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 )
 @click.option("--chat", is_flag=True, help="The prompt is a message: lay it out for a chat.")
 @click.option("--lookup/--no-lookup", default=None, help="Propose candidates from the text itself.")
+@click.option("--ngram", is_flag=True, default=None, help="Propose what most often came next.")
+@click.option(
+    "--ngram-corpus", metavar="FILE", help="Propose from n-grams too; see edgespec ngrams build."
+)
+@click.option("--suffix", is_flag=True, default=None, help="Continue the longest passages seen.")
 @click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
 @click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
+@click.option(
+    "--universal-draft", is_flag=True, help="Take a draft with another tokenizer than MODEL's."
+)
 @click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
 @click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--include-stop", is_flag=True, default=None, help="End after that text instead.")
 @click.option("--sample", is_flag=True, help="Draw tokens by chance instead of the likeliest.")
 @click.option("--temperature", type=float, help="Of the sampling.")
 @click.option("--top-k", type=int, help="Sample from the k likeliest tokens.")
@@ -45,7 +57,7 @@ class _CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 @click.option("--seed", type=int, help="Repeats a sampled text.")
 @click.option(
     "--num-assistant-tokens",
-    type=_CountOrAuto(),
+    type=CountOrAuto(),
     help="Candidates a round at most; auto (the default) is what pays here.",
 )
 @click.option("--show-accepted", is_flag=True, help="Show accepted candidates in green.")
@@ -59,6 +71,7 @@ def command(
     chat: bool,
     draft: bool,
     draft_model: str | None,
+    universal_draft: bool,
     max_time: float | None,
     sample: bool,
     show_accepted: bool,
@@ -82,10 +95,19 @@ def command(
     given |= {"max_time_s": max_time} if max_time is not None else {}
     given |= {"do_sample": True} if sample else {}
     # Named when the target is loaded, a draft does not have it loaded a second time.
-    generator = _class_for(model)(
-        model, provider=provider, threads=threads, draft=draft_model or draft or None
+    runs_on = _class_for(model)
+    if runs_on is EdgeSeq2Seq and (chat or universal_draft):
+        option = "--chat" if chat else "--universal-draft"
+        raise click.UsageError(f"{option} cannot be had with an encoder-decoder; leave it out")
+    generator = runs_on(
+        model,
+        provider=provider,
+        threads=threads,
+        draft=draft_model or draft or None,
+        **({"universal_draft": True} if universal_draft else {}),
     )
-    given |= {"draft": generator.draft} if generator.draft is not None else {}
+    if generator.draft is not None:
+        given |= {"draft": generator.draft, "universal_draft": universal_draft}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)

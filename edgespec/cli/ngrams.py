@@ -76,6 +76,8 @@ def build(
     given = {path for path in corpus if path.is_file()}
     num_read = 0
     console = Console(stderr=True)
+    # Before rich 14 a disabled bar still ends with a line break (13.0, 13.5 and 13.9.4, tried).
+    console.quiet = not console.is_terminal
     with Progress(
         TextColumn("[progress.description]{task.description}"),
         BarColumn(),

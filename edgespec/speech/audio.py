@@ -121,7 +121,8 @@ def _in_floats(sound: NDArray[Any]) -> NDArray[np.float32]:
         return sound.astype(np.float32, copy=False)
     limit = 2 ** (8 * sound.dtype.itemsize - 1)
     middle = limit if sound.dtype.kind == "u" else 0
-    return ((sound.astype(np.float64) - middle) / limit).astype(np.float32)
+    scaled: NDArray[np.float64] = (sound.astype(np.float64) - middle) / limit
+    return scaled.astype(np.float32)
 
 
 def _of_wave(path: Path) -> Audio:

@@ -373,8 +373,8 @@ class TestModelsThatAreDifferent:
             generator.generate([3, 9, 4], max_new_tokens=8, lookup=True)
         assert str(raised.value) == (
             f"{generator.session.path} cannot verify candidates: its input 'input_ids' takes 1 "
-            "token at a time; export it again (edgespec export MODEL), or leave lookup, draft and "
-            "candidate_generator out"
+            "token at a time; export it again (edgespec export MODEL), or leave lookup, ngram, "
+            "suffix, draft and candidate_generator out"
         )
 
     def test_scores_that_are_no_numbers_end_in_an_error(self, tmp_path: Path) -> None:

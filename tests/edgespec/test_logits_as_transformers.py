@@ -26,6 +26,7 @@ RULES: list[dict[str, Any]] = [
     {"suppress_tokens": (1, 2, 59, 60)},
     {"begin_suppress_tokens": (3, 4)},
     {"logit_bias": {0: 2.5, 7: -1.5}},
+    {"logit_bias": {0: 2.5, 7: -np.inf, 9: -np.inf}},
     {
         "min_new_tokens": 9,
         "repetition_penalty": 1.2,
@@ -47,7 +48,13 @@ WARPERS: list[dict[str, Any]] = [
 ]
 
 
-def theirs(settings: dict[str, Any], row: Logits, prefix: TokenIds, custom: Any = ()) -> Logits:
+def theirs(
+    settings: dict[str, Any],
+    row: Logits,
+    prefix: TokenIds,
+    custom: Any = (),
+    prompt_length: int = PROMPT_LENGTH,
+) -> Logits:
     """The row after the processors that transformers itself puts together for ``settings``."""
     import torch
     import transformers
@@ -63,7 +70,7 @@ def theirs(settings: dict[str, Any], row: Logits, prefix: TokenIds, custom: Any 
     config = hf.GenerationConfig(**said)
     model._prepare_special_tokens(config)
     processors = model._get_logits_processor(
-        config, input_ids_seq_length=PROMPT_LENGTH, logits_processor=list(custom)
+        config, input_ids_seq_length=prompt_length, logits_processor=list(custom)
     )
     ids, scores = torch.from_numpy(prefix)[None], torch.from_numpy(row)[None]
     left: Logits = processors(ids, scores)[0].numpy()
@@ -88,6 +95,28 @@ def test_rules_leave_the_scores_of_transformers(settings: dict[str, Any]) -> Non
         np.testing.assert_allclose(process(row, prefix), expected, rtol=0, atol=1e-6)
         changed |= not np.array_equal(row, expected)
     assert changed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"forced_bos_token_id": 5},
+        {"forced_bos_token_id": 3, "begin_suppress_tokens": (3, 4)},
+        # Neither a ban before it nor a penalty keeps a forced token away.
+        {**RULES[-1], "forced_bos_token_id": 6},
+    ],
+    ids=str,
+)
+def test_a_forced_first_token_leaves_the_scores_of_transformers(settings: dict[str, Any]) -> None:
+    """Which forces it after a prompt of one token alone."""
+    process = make_processing(
+        Options(eos_token_id=(50, 51), **settings), prompt_length=1, vocab_limit=V
+    )
+    for row, text in texts():
+        for length in (1, 2, 3):
+            prefix = text[:length]
+            expected = theirs(settings, row, prefix, prompt_length=1)
+            np.testing.assert_allclose(process(row, prefix), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [*WARPERS, {**RULES[-1], **WARPERS[-1]}], ids=str)

@@ -9,13 +9,13 @@ from functools import cache
 from itertools import islice, pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from edgespec import CandidateGenerator, Candidates, EdgeGenerator, PromptLookupCandidateGenerator
-from edgespec.arrays import TokenIds
+from edgespec.arrays import Logits, TokenIds
 from edgespec.candidates.assisted import AssistedCandidateGenerator
 from edgespec.candidates.ngram_cache import NgramCacheCandidateGenerator
 from edgespec.candidates.prompt_lookup import MatchPolicy
@@ -407,6 +407,63 @@ class TestTurns:
         for thread in threads:
             thread.join()
         assert got == want
+
+
+def rows_and_text(
+    model: EdgeGenerator, prompt: list[int], **options: Any
+) -> tuple[list[bytes], list[int]]:
+    """The bits of every row of logits that a token was picked by, and the tokens."""
+    rows: list[bytes] = []
+
+    def watch(input_ids: TokenIds, scores: Logits) -> Logits:
+        rows.append(scores.tobytes())
+        return scores
+
+    result = model.generate(
+        prompt, max_new_tokens=16, exact=True, logits_processors=[watch], **options
+    )
+    return rows, result.tokens.tolist()
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("model_name", ["in_place", "int4"])
+def test_exact_logits_are_the_same_bit_for_bit(
+    name: str, model_name: str, request: pytest.FixtureRequest
+) -> None:
+    model: EdgeGenerator = request.getfixturevalue(model_name)
+    for prompt in prompts(2, seed=31):
+        want = rows_and_text(model, prompt, lookup=False)
+        for budget in BUDGETS:
+            candidates = GENERATORS[name]()
+            got = rows_and_text(
+                model, prompt, candidate_generator=candidates, num_assistant_tokens=budget
+            )
+            assert got == want
+
+
+BY_NAME: tuple[dict[str, Any], ...] = (
+    {"lookup": True},
+    {"ngram": True},
+    {"suffix": True},
+    {"draft": True},
+    {"lookup": True, "ngram": True, "suffix": True, "draft": True},
+)
+
+
+@pytest.mark.parametrize("options", BY_NAME, ids=str)
+def test_the_embedded_model_writes_its_own_text_whoever_is_named(options: dict[str, Any]) -> None:
+    model = EdgeGenerator()
+    prompt = "for i in range(10):\n    print(i)\n\nfor i in range(10):\n"
+    for sampled in ({}, {"do_sample": True, "seed": 5, "exact": True}):
+        if sampled and options.get("draft"):
+            continue  # drawn drafts take random numbers of their own
+        want = model.generate(prompt, max_new_tokens=40, lookup=False, **sampled)
+        for budget in BUDGETS[1:]:
+            got = model.generate(
+                prompt, max_new_tokens=40, num_assistant_tokens=budget, **sampled, **options
+            )
+            assert got.tokens.tolist() == want.tokens.tolist()
+            assert got.stats.accepted > 0
 
 
 class RewindsOneTooFar(CausalLM):

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
-from edgespec.options import NAMES, GenerateOptions, Options, resolve
+from edgespec.candidates.suffix import PastOutputs
+from edgespec.defaults import resolve
+from edgespec.ngram_store import NgramStore
+from edgespec.options import NAMES, GenerateOptions, Options
 
 
 def test_every_option_can_be_given_and_every_keyword_is_an_option() -> None:
@@ -108,6 +111,50 @@ def test_none_is_as_good_as_leaving_an_option_out(name: str) -> None:
             {"lookup": False, "prompt_lookup_num_tokens": 3},
             "prompt_lookup_num_tokens and lookup=False exclude each other",
         ),
+        (
+            {"ngram": False, "ngram_past": NgramStore()},
+            "ngram_past and ngram=False exclude each other",
+        ),
+        (
+            {"suffix": False, "suffix_past": PastOutputs()},
+            "suffix_past and suffix=False exclude each other",
+        ),
+        ({"ngram_past": "a.ngrams"}, "ngram_past must be a NgramStore, got 'a.ngrams'"),
+        ({"suffix_past": True}, "suffix_past must be a PastOutputs, got True"),
+        ({"suffix_max_match_length": 0}, "suffix_max_match_length must be at least 1, got 0"),
+        ({"suffix_max_spec_factor": 0}, "suffix_max_spec_factor must be above 0, got 0"),
+        ({"suffix_min_token_prob": 2}, "suffix_min_token_prob must be from 0 to 1, got 2"),
+        (
+            {"suffix_max_spec_factor": 2.0, "lookup": True},
+            "suffix_max_spec_factor has no effect without suffix=True; add that, or leave it out",
+        ),
+        (
+            {"prompt_lookup_policy": "first", "ngram": True},
+            "prompt_lookup_policy has no effect without lookup=True; add that, or leave it out",
+        ),
+        (
+            {"assistant_confidence_threshold": 0.9, "lookup": True},
+            "assistant_confidence_threshold has no effect without draft=True; add that, or leave "
+            "it out",
+        ),
+        (
+            {"include_stop": True},
+            "include_stop has no effect without stop=...; name a stop string",
+        ),
+        (
+            {"lossy_typical_acceptance": 0.1},
+            "lossy_typical_acceptance has no effect without do_sample=True; add that, or leave it "
+            "out",
+        ),
+        (
+            {"lossy_typical_acceptance": 1, "do_sample": True},
+            "lossy_typical_acceptance must be above 0 and below 1, or None, got 1",
+        ),
+        (
+            {"lossy_typical_acceptance": 0.1, "do_sample": True, "exact": True},
+            "exact and lossy_typical_acceptance exclude each other: the text cannot be the same "
+            "with any candidates and depend on them",
+        ),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value),
 )
@@ -124,6 +171,24 @@ def test_an_option_like_no_other_is_answered_with_all_that_are_known() -> None:
     )
 
 
-def test_two_proposers_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
-        resolve({"lookup": True, "candidate_generator": PromptLookupCandidateGenerator()}, {})
+@pytest.mark.parametrize("name", ["lookup", "ngram", "suffix", "draft"])
+def test_two_proposers_exclude_each_other(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} and candidate_generator exclude each other"):
+        resolve({name: True, "candidate_generator": PromptLookupCandidateGenerator()}, {})
+
+
+def test_an_empty_store_of_past_outputs_is_one_all_the_same() -> None:
+    assert resolve({"suffix_past": PastOutputs()}, {}).wants("suffix")
+    assert not resolve({"suffix": True}, {}).wants("ngram")
+
+
+def test_no_model_folder_can_ask_for_another_distribution() -> None:
+    model = {"do_sample": True, "lossy_typical_acceptance": 0.5}
+    assert resolve({}, model).lossy_typical_acceptance is None
+
+
+def test_who_is_named_takes_the_place_of_the_models_own_lookup() -> None:
+    model = {"prompt_lookup_num_tokens": 10}
+    assert resolve({}, model).wants("lookup")
+    for given in ({"lookup": False}, {"suffix": True}, {"ngram_past": NgramStore()}):
+        assert not resolve(given, model).wants("lookup")

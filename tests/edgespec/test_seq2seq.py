@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec import EdgeGenerator, EdgeSeq2Seq, Options
+from edgespec import EdgeGenerator, EdgeSeq2Seq
 from edgespec.errors import ModelFolderError
 from tests.folders import write_folder
 from tests.heard import write_text
@@ -68,9 +68,10 @@ def test_lookup_changes_the_speed_and_never_the_text(way: str, plain: EdgeSeq2Se
 
 
 def test_lookup_searches_what_the_encoder_read(plain: EdgeSeq2Seq) -> None:
-    source = np.arange(40, 80)
-    lookup = plain._lookup(Options(lookup=True), source)
     text = np.array([0, 9, 50, 51, 52])
+    stream = plain.stream(np.arange(40, 80), lookup=True)
+    lookup = stream._decoding.generator
+    assert lookup is not None
     assert lookup.get_candidates(text, 4).tokens.tolist() == [53, 54, 55, 56]
 
 

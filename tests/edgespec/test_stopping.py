@@ -1,12 +1,13 @@
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgespec.stopping import Stopping, StopText
 from edgespec.tokenizer import Tokenizer
-from tests.folders import byte_tokenizer
+from tests.folders import byte_tokenizer, few_letters
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +17,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(path)
 
 
-def told(tokenizer: Tokenizer, stop: list[str], text: str) -> tuple[list[str], bool]:
+def told(
+    tokenizer: Tokenizer, stop: list[str], text: str, *, include_stop: bool = False
+) -> tuple[list[str], bool]:
     """What comes out for each byte of ``text``, and whether a stop string was found."""
-    watched = StopText(stop, tokenizer.stream(np.array([32])))
+    watched = StopText(stop, tokenizer.stream(np.array([32])), include_stop=include_stop)
     for byte in text.encode():
         if watched.push(byte):
             return watched.drain(), True
@@ -43,6 +46,40 @@ def test_stop_strings(
 ) -> None:
     """openvinotoolkit/openvino.genai#817 and ollama#4524."""
     assert told(tokenizer, stop, text) == (pieces, found)
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "pieces", "found"),
+    [
+        pytest.param(["fgh"], "defgh", ["d", "e", "", "", "fgh"], True, id="all of it"),
+        pytest.param(["fx"], "def", ["d", "e", "", "f"], False, id="released at the end"),
+        pytest.param(["efg", "ef"], "defg", ["d", "", "ef"], True, id="the first that is complete"),
+        pytest.param(["\u00e9"], "d\u00e9", ["d", "", "\u00e9"], True, id="within a character"),
+    ],
+)
+def test_stop_strings_may_be_part_of_the_text(
+    tokenizer: Tokenizer, stop: list[str], text: str, pieces: list[str], found: bool
+) -> None:
+    assert told(tokenizer, stop, text, include_stop=True) == (pieces, found)
+
+
+@pytest.mark.parametrize(("include_stop", "text"), [(False, "ab"), (True, "abcd")])
+def test_a_token_of_several_letters_ends_the_text_where_its_letters_would(
+    tmp_path: Path, include_stop: bool, text: str
+) -> None:
+    """The token is "bcdx"; of the stop strings "cd" is complete first, then "bcdx"."""
+    letters = ["a", "b", "c", "d", "x", "cd", "bcd", "bcdx"]
+    merges = [("c", "d"), ("b", "cd"), ("bcd", "x")]
+    few_letters({letter: i for i, letter in enumerate(letters)}, merges).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    for tokens in ([0, 7], [0, 1, 2, 3, 4]):
+        watched = StopText(
+            ["bcdx", "cd"], tokenizer.stream(np.array([0])), include_stop=include_stop
+        )
+        assert any([watched.push(token) for token in tokens])
+        assert "".join(watched.drain(last=True)) == text
 
 
 def test_no_part_of_a_stop_string_ever_comes_out(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -233,6 +234,47 @@ def test_what_the_target_would_have_drawn_itself_always_stands(p: Probs) -> None
     for _ in range(2000):
         token = int(rng.choice(p.shape[1], p=p[0]))
         assert judged(p, p, token, rng).num_accepted == 1
+
+
+def typical(p: list[float], token: int, threshold: float, drawn: bool = True) -> Verdict:
+    table = one_step(p)
+    sampler = replace(following(table, np.random.default_rng(0)), lossy_threshold=threshold)
+    q = table[:1] if drawn else None
+    known, logits = np.array([0, token]), np.zeros((2, len(p)), np.float32)
+    return verify(known, np.array([token]), q, logits, sampler)
+
+
+class TestLossyAcceptance:
+    # H = ln 4: sqrt(0.09) * exp(-H) = 0.075 is less than 0.09. H = 0.33: 0.216 is more.
+    @pytest.mark.parametrize(
+        ("p", "token", "stands"),
+        [
+            ([0.25, 0.25, 0.25, 0.25], 3, True),
+            ([0.9, 0.1], 1, True),
+            ([0.92, 0.08], 1, False),
+            ([0.92, 0.08], 0, True),
+            ([1.0, 0.0], 1, False),
+        ],
+        ids=["unsure", "likely enough", "too unlikely", "the likeliest", "impossible"],
+    )
+    @pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "certain"])
+    def test_what_is_typical_of_the_target_stands(
+        self, p: list[float], token: int, stands: bool, drawn: bool
+    ) -> None:
+        assert typical(p, token, 0.09, drawn).num_accepted == int(stands)
+
+    def test_an_unsure_target_asks_for_less(self) -> None:
+        even = [1 / 32] * 32  # exp(-H) is 1/32
+        assert typical(even, 3, 0.81).num_accepted == 1  # 0.9 / 32 is less than 1 / 32
+        assert typical([0.3, 0.7], 0, 0.81).num_accepted == 0
+
+    def test_it_is_not_the_targets_distribution(self) -> None:
+        def lossy(
+            known: TokenIds, drafted: TokenIds, q: Probs | None, logits: Logits, sampler: Sampler
+        ) -> Verdict:
+            return verify(known, drafted, q, logits, replace(sampler, lossy_threshold=0.09))
+
+        assert not follows(rounds(P3, Q3, lossy, count=5000), exact(P3))
 
 
 class Unlucky(np.random.Generator):

@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from edgespec import EdgeGenerator
+from edgespec import EdgeGenerator, session
 from edgespec.arrays import Logits, TokenIds
 from edgespec.budget import ConstantBudget
 from edgespec.candidates.universal import (
@@ -373,6 +374,36 @@ class TestModels:
         said = "^universal_draft has no effect without draft=...; name the draft model$"
         with pytest.raises(ValueError, match=said):
             text_model.stream("abc", max_new_tokens=3, universal_draft=True)
+
+    def test_a_generator_may_be_made_with_such_a_draft(self, models: Path, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path, MARKOV, 300, tokenizer=pair_tokenizer())
+        generator = EdgeGenerator(models / "text", draft=folder, universal_draft=True)
+        result = generator.generate("abcabc", max_new_tokens=12, num_assistant_tokens=4)
+        assert result.tokens.tolist() == oracle(MARKOV, [*b"abcabc"], 12, 257)
+        assert list(result.stats.by_source) == ["UniversalAssistedCandidateGenerator"]
+        again = pickle.loads(pickle.dumps(generator))
+        assert again.generate("abc", max_new_tokens=4).text == "defg"
+        with pytest.raises(ValueError, match=r"^universal_draft has no effect without draft=...;"):
+            EdgeGenerator(models / "text", universal_draft=True)
+
+    def test_without_the_option_it_is_refused_before_a_model_is_loaded(
+        self, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = write_folder(tmp_path, MARKOV, 300, tokenizer=pair_tokenizer())
+        target, draft = EdgeGenerator(models / "text"), EdgeGenerator(other)
+
+        def never(*arguments: object) -> None:
+            raise AssertionError("loaded")
+
+        monkeypatch.setattr(session, "_load", never)
+        for refused in (
+            lambda: EdgeGenerator(models / "text", draft=other),
+            lambda: EdgeGenerator(models / "text", draft=draft),
+            lambda: target.stream("abc", draft=other),
+            lambda: target.stream("abc", draft=draft),
+        ):
+            with pytest.raises(VocabularyMismatchError, match=r"tokenizer.json has "):
+                refused()
 
     def test_the_option_changes_nothing_for_a_draft_of_the_same_tokenizer(
         self, text_model: EdgeGenerator, tmp_path: Path

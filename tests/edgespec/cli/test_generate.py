@@ -40,6 +40,9 @@ class TestText:
         [
             (["--lookup"], "defgh\n"),
             (["--no-lookup"], "defgh\n"),
+            (["--ngram"], "defgh\n"),
+            (["--suffix", "--lookup"], "defgh\n"),
+            (["--include-stop", "--stop", "fg"], "defg\n"),
             (["--lookup", "--num-assistant-tokens", "auto"], "defgh\n"),
             (["--lookup", "--num-assistant-tokens", "3"], "defgh\n"),
             (["--stop", "zz", "--stop", "fg"], "de\n"),
@@ -55,9 +58,31 @@ class TestText:
         told = edgespec("generate", text, "abc", "-n", 5, *options)
         if out is None:
             assert (told.out, told.code) == ("", 2)
-            assert "threads must be" in told.err
+            assert told.err == "edgespec: threads must be at most 1,024, got 1,000,000\n"
         else:
             assert (told.out, told.err, told.code) == (out, "", 0)
+
+    def test_a_draft_with_another_tokenizer_is_taken_when_asked_for(
+        self, edgespec: Run, text: Path, tmp_path: Path
+    ) -> None:
+        draft = write_folder(tmp_path, MARKOV, 265, tokenizer=metaspace_tokenizer())
+        asked = ("generate", text, "abc", "-n", 5, "--draft-model", draft)
+        told = edgespec(*asked)
+        assert (told.out, told.code) == ("", 1)
+        assert told.err.endswith("or be asked for with universal_draft=True\n")
+        told = edgespec(*asked, "--universal-draft", "--suffix", "--stats")
+        assert (told.out, told.code) == ("defgh\n", 0)
+
+    def test_candidates_come_from_a_corpus(self, edgespec: Run, text: Path, tmp_path: Path) -> None:
+        notes, grams = tmp_path / "notes.txt", tmp_path / "notes.ngrams"
+        notes.write_text("abcdefgh" * 3, encoding="utf-8")
+        assert edgespec("ngrams", "build", notes, "-o", grams, "--model", text).code == 0
+        told = edgespec("generate", text, "abc", "-n", 5, "--ngram-corpus", grams, "--stats")
+        assert told.out == "defgh\n"
+        assert "by source: NgramCacheCandidateGenerator 4 of 4" in told.err
+        told = edgespec("generate", text, "abc", "--ngram-corpus", tmp_path / "none")
+        assert (told.out, told.code) == ("", 1)
+        assert "none cannot be read" in told.err
 
     def test_a_seed_repeats_a_sampled_text(self, edgespec: Run, tmp_path: Path) -> None:
         folder = write_folder(tmp_path, HASH, 257, tokenizer=byte_tokenizer(), height=1.0)

@@ -139,7 +139,7 @@ class EdgeSeq2Seq:
         source = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.model.tokenizer, len(self._start))
         if chosen.wants("lookup"):
-            chosen = replace(chosen, lookup_references=(source, *chosen.lookup_references))
+            chosen = replace(chosen, lookup_references=(source.tolist(), *chosen.lookup_references))
         reader = _Reader(self.model, source, self.model.encode(source), self)
         # It asks of an EdgeGenerator what a reader has.
         target = cast(EdgeGenerator, reader)

@@ -103,7 +103,7 @@ def _digest(model: PreTrainedModel) -> str | None:
     if not model.config.is_encoder_decoder:
         return None
     found = hashlib.sha256()
-    for name, weight in sorted(model.get_encoder().state_dict().items()):  # type: ignore[no-untyped-call]
+    for name, weight in sorted(model.get_encoder().state_dict().items()):
         found.update(name.encode())
         found.update(weight.numpy().tobytes())
     return found.hexdigest()

@@ -52,7 +52,7 @@ def check_parts(
     if (building / ENCODER).is_file():
         name, source = _source(reference)
         with torch.no_grad():
-            hidden = reference.get_encoder()(torch.from_numpy(source)).last_hidden_state  # type: ignore[no-untyped-call]
+            hidden = reference.get_encoder()(torch.from_numpy(source)).last_hidden_state
         (ours,) = _run(building / ENCODER, {name: source}, [HIDDEN])
         measured["encoder_max_abs_diff"] = _compare("encoder", ours, hidden.numpy())
     else:

@@ -86,7 +86,7 @@ def trace_parts(model: PreTrainedModel) -> Parts:
 
 
 def _trace_encoder(model: PreTrainedModel, *, hears: bool) -> ir.Model:
-    encoder = _Encoder(model.get_encoder())  # type: ignore[no-untyped-call]
+    encoder = _Encoder(model.get_encoder())
     if hears:
         frames = 2 * model.config.max_source_positions
         features = torch.zeros(1, model.config.num_mel_bins, frames)
@@ -152,7 +152,7 @@ def decoder_logits(
     return logits
 
 
-def _projections(decoder: nn.Module, *, hears: bool) -> list[tuple[nn.Module, nn.Module, int]]:
+def _projections(decoder: Any, *, hears: bool) -> list[tuple[nn.Module, nn.Module, int]]:
     """Each layer's key and value projection of the encoder's output, and the number of heads."""
     if hears:
         layers = [layer.encoder_attn for layer in decoder.layers]
@@ -161,16 +161,16 @@ def _projections(decoder: nn.Module, *, hears: bool) -> list[tuple[nn.Module, nn
     return [(layer.k, layer.v, layer.n_heads) for layer in layers]
 
 
-def _look_up_positions(decoder: nn.Module) -> None:
+def _look_up_positions(decoder: Any) -> None:
     """Let Whisper gather the rows of its positions: indexing becomes a copy of the whole table."""
 
-    def rows(self: nn.Module, *_: Any, position_ids: torch.Tensor, **__: Any) -> torch.Tensor:
+    def rows(self: Any, *_: Any, position_ids: torch.Tensor, **__: Any) -> torch.Tensor:
         return nn.functional.embedding(position_ids, self.weight)
 
     decoder.embed_positions.forward = MethodType(rows, decoder.embed_positions)
 
 
-def _tabulate_distances(decoder: nn.Module) -> None:
+def _tabulate_distances(decoder: Any) -> None:
     """Let T5's first layer hand on a table of its bias by distance, in place of the bias itself.
 
     The bias depends on how far back a token is, and a trace without a cache knows only the new
@@ -178,7 +178,7 @@ def _tabulate_distances(decoder: nn.Module) -> None:
     """
     first = decoder.block[0].layer[0].SelfAttention
 
-    def table(self: nn.Module, *_: Any, **__: Any) -> torch.Tensor:
+    def table(self: Any, *_: Any, **__: Any) -> torch.Tensor:
         distances = torch.arange(self.relative_attention_max_distance + 1)
         buckets = self._relative_position_bucket(
             -distances,

@@ -123,15 +123,17 @@ def test_the_cache_is_in_place_and_nothing_of_the_encoder_is_in_the_decoder(
 
 def test_t5_writes_what_transformers_writes(exported: dict[str, Path]) -> None:
     source = np.random.default_rng(0).integers(3, 300, 30).tolist()
-    expected = _greedy("T5ForConditionalGeneration", exported["t5"], source)
     model = EdgeSeq2Seq(exported["t5"].with_name("t5 out"), own_threads=True)
-    for options in ({}, {"lookup": True, "num_assistant_tokens": 4}):
-        found = model.generate(source, max_new_tokens=40, eos_token_id=[], **options)
+    expected = _greedy("T5ForConditionalGeneration", exported["t5"], source, model.model.known_ids)
+    for lookup in (False, True):
+        found = model.generate(
+            source, max_new_tokens=40, eos_token_id=[], lookup=lookup, num_assistant_tokens=4
+        )
         assert found.tokens.tolist() == expected
 
 
-def _greedy(name: str, checkpoint: Path, source: list[int]) -> list[int]:
-    """40 tokens, each picked after one pass without a cache."""
+def _greedy(name: str, checkpoint: Path, source: list[int], known_ids: int) -> list[int]:
+    """40 tokens below ``known_ids``, each picked after one pass without a cache."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torch
@@ -146,7 +148,7 @@ def _greedy(name: str, checkpoint: Path, source: list[int]) -> list[int]:
                     decoder_input_ids=torch.tensor([text]),
                     use_cache=False,
                 ).logits
-                text.append(int(logits[0, -1].argmax()))
+                text.append(int(logits[0, -1, :known_ids].argmax()))
     return text[1:]
 
 

@@ -1,6 +1,7 @@
 """Features and rules of time are transformers' own."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ def test_features_equal_the_feature_extractors(num_mels: int, count: int) -> Non
 
     sound = np.random.default_rng(count).standard_normal(count).astype(np.float32)
     sound *= np.linspace(0, 0.3, count, dtype=np.float32)
-    extractor = WhisperFeatureExtractor(feature_size=num_mels)
+    extractor: Any = WhisperFeatureExtractor
+    extractor = extractor(feature_size=num_mels)
     theirs = extractor(sound, sampling_rate=16_000, return_tensors="np").input_features[0]
     ours = log_mel(sound, num_mels, 3000)
     assert ours.shape == theirs.shape
@@ -33,12 +35,13 @@ def test_rules_of_time_forbid_what_transformers_forbids() -> None:
     from transformers import GenerationConfig, WhisperTimeStampLogitsProcessor
 
     rng = np.random.default_rng(0)
-    config = GenerationConfig(
+    config_class: Any = GenerationConfig
+    config = config_class(
         eos_token_id=END, no_timestamps_token_id=NO_TIMES, max_initial_timestamp_index=5
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = WhisperTimeStampLogitsProcessor(config, begin_index=2)  # type: ignore[no-untyped-call]
+        theirs = WhisperTimeStampLogitsProcessor(config, begin_index=2)
     ours = TimeRules(2, NO_TIMES + 1, NO_TIMES, END, latest_start=5)
     kinds = set()
     for _ in range(400):

@@ -107,7 +107,7 @@ def main() -> None:
             accepted, tried = (
                 sum(getattr(r[3], n) for r in rows) for n in ("accepted", "evaluated")
             )
-            same = all(p[1] == r[1] for p, r in zip(plain, rows, strict=True))
+            same = all(p[1] == r[1] for p, r in pairs)
             line += (
                 f", decoder {decoder:.2f} x; {tokens / rounds:.2f} tokens a round, "
                 f"{accepted} of {tried} candidates stood; same text: {same}"

@@ -100,13 +100,10 @@ def main() -> None:
         whole = median(p[2] / r[2] for p, r in zip(plain, rows, strict=True))
         line = f"{way:13} word errors {rate:.1%}, all {whole:.2f} x plain"
         if rows[0][3] is not None:
-            decoder = median(
-                p[3].decode_s / r[3].decode_s for p, r in zip(plain, rows, strict=True)
-            )
-            tokens, rounds = (sum(getattr(r[3], n) for r in rows) for n in ("emitted", "rounds"))
-            accepted, tried = (
-                sum(getattr(r[3], n) for r in rows) for n in ("accepted", "evaluated")
-            )
+            pairs = list(zip(plain, rows, strict=True))
+            decoder = median(p[3].decode_s / r[3].decode_s for p, r in pairs)
+            counts = ("emitted", "rounds", "accepted", "evaluated")
+            tokens, rounds, accepted, tried = (sum(getattr(r[3], n) for r in rows) for n in counts)
             same = all(p[1] == r[1] for p, r in pairs)
             line += (
                 f", decoder {decoder:.2f} x; {tokens / rounds:.2f} tokens a round, "

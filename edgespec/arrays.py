@@ -8,7 +8,7 @@ A shape in a docstring is always written with these letters: ``[K+1, V]``.
 Batch size is one throughout; ONNX's leading batch axis lives only in ``session.py`` and ``cache/``.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,3 +21,6 @@ Logits: TypeAlias = NDArray[np.float32]
 
 Probs: TypeAlias = NDArray[np.float64]
 """[..., V] probabilities that sum to one over V; float64 so that p/q keeps its digits."""
+
+CacheRows: TypeAlias = NDArray[Any]
+"""[S, N] all keys and values of each cached position, layer by layer, in the graph's dtype."""

@@ -1,15 +1,14 @@
 """How many candidates to ask for next."""
 
+import math
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edgespec.acceptance import Acceptance
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
-
-if TYPE_CHECKING:
-    from edgespec.options import Options  # which stands on a floor above
 
 MOST_CANDIDATES = 32
 """Rows of one verification at most: in fp32 a longer one brings little more a second."""
@@ -96,27 +95,59 @@ class StepCosts:
     Kept by the generator from one call to the next: the machine stays the same.
     """
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self._seen: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
-        self._rows: list[int] = []  # that were measured, in order
+    _FIRST_TOLD = 16
+
+    def __init__(
+        self,
+        known: Mapping[int, float] | None = None,
+        tell: Callable[[Mapping[int, float]], None] = lambda medians: None,
+    ) -> None:
+        """Know what an earlier process has measured, or nothing.
+
+        Args:
+            known: Seconds by number of rows.
+            tell: Called with all that is known after 16, 32, 64, ... forwards.
+        """
+        self._medians = dict(known or {})
+        self._seen = {rows: deque([s], maxlen=7) for rows, s in self._medians.items()}
+        self._rows = sorted(self._medians)  # that were measured
+        self._tell, self._added, self._tell_at = tell, 0, self._FIRST_TOLD
+        self._table: list[float] = []
 
     def add(self, rows: int, seconds: float) -> None:
         """Take in one forward. The median of the last few forgives a disturbed one."""
         seen = self._seen.setdefault(rows, deque(maxlen=7))
         seen.append(seconds)
-        self._medians[rows] = median(seen)
+        before, now = self._medians.get(rows), median(seen)
+        if before is None or abs(now - before) > 0.01 * before:
+            self._medians[rows] = now
+            self._table = []
         if len(self._rows) < len(self._medians):
             self._rows = sorted(self._medians)
+        self._added += 1
+        if self._added == self._tell_at:
+            self._tell_at *= 2
+            self._tell(self._medians)
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether a forward of one row was measured."""
+        return 1 in self._medians
+
+    def table(self) -> list[float]:
+        """Seconds of 1, 2, ... :data:`MOST_CANDIDATES` + 1 rows; empty if nothing is known."""
+        if not self._table and self._rows:
+            self._table = [self._estimate(rows) for rows in range(1, MOST_CANDIDATES + 2)]
+        return self._table
 
     def seconds(self, rows: int) -> float | None:
         """What a forward of ``rows`` takes: measured, or on a line between what was measured."""
+        return self._estimate(rows) if self._rows else None
+
+    def _estimate(self, rows: int) -> float:
         known, medians = self._rows, self._medians
         if len(known) > 1 and rows in medians:
             return medians[rows]
-        if not known:
-            return None
         if len(known) == 1:
             # One point only: a row more is taken to cost a tenth, so that something is tried.
             at = known[0]
@@ -138,9 +169,20 @@ class AutoBudget:
 
     is verified, where d is the generator's own time a candidate. It may be 0: then only every
     2nd, 4th, ... such proposal is tried, to see whether the text has changed.
+
+    Whatever is expected, what asking has brought is counted too: the tokens of each round at the
+    price of plain steps against the seconds that it took, the generator's own included, even where
+    it found nothing. Once that lies two plain steps in the red, each further loss is followed by a
+    pause of 2, 4, ... rounds without asking, until the losses are a hundredth of the time.
     """
 
     _LONGEST_WAIT = 64
+    _MOST_LOST = 2.0
+    """Plain steps that asking may have cost before the generator is left alone."""
+    _SHARE_LOST = 0.01
+    """Of the time, what is spent on looking whether the text has changed."""
+    _UNLIKELY = 0.02
+    """A chance below which a candidate, and all behind it, bring nothing worth a row."""
 
     def __init__(self, costs: StepCosts) -> None:
         """Start with what is usual for text that repeats itself, and the machine's known costs."""
@@ -152,14 +194,25 @@ class AutoBudget:
         self._wait = 1
         self._skipped = 0
         self._due = False
+        self._asked = 0
+        self._gained = 0.0  # plain steps, by asking
+        self._pause, self._next_pause = 0, 1  # rounds
 
     def limit(self) -> int:
-        """All that may pay; fewer where the generator itself takes time."""
-        step_s = self._costs.seconds(1)
-        if step_s is None or not self._drafts_s:
+        """All that may pay; fewer where the generator itself takes time, none in a pause."""
+        self._asked = 0
+        if self._pause:
+            self._pause -= 1
+        elif self._costs.knows_plain:
+            self._asked = self._most()
+        # Else a plain step comes first: nothing else tells what a further row is worth.
+        return self._asked
+
+    def _most(self) -> int:
+        if not self._drafts_s:
             return FIRST_CANDIDATES
         draft_s = median(self._drafts_s)
-        if draft_s < 0.02 * step_s and not self._are_drawn:
+        if draft_s < 0.02 * self._costs.table()[0] and not self._are_drawn:
             return MOST_CANDIDATES
         best = self._best(MOST_CANDIDATES, NO_CANDIDATES, draft_s)
         self._due = not best and self._is_probe_due()
@@ -189,15 +242,32 @@ class AutoBudget:
     ) -> None:
         """Take in a round."""
         self._costs.add(chosen + 1, verify_s)
+        if self._asked:
+            # The first time a generator reads the prompt too: no measure of what it takes.
+            self._settle(chosen, num_accepted, draft_s if self._read_prompt else 0.0)
         if len(candidates.tokens):
             if self._read_prompt:
                 self._drafts_s.append(draft_s / len(candidates.tokens))
-            self._read_prompt = True  # the first time it reads the prompt too: no measure
             self._are_drawn = candidates.draft_probs is not None
+        self._read_prompt = self._read_prompt or self._asked > 0 or len(candidates.tokens) > 0
         if not chosen:
             return
         self._wait = 1 if num_accepted else min(2 * self._wait, self._LONGEST_WAIT)
         self._acceptance.learn(candidates.source, candidates.match_length, chosen, num_accepted)
+
+    def _settle(self, chosen: int, num_accepted: int, draft_s: float) -> None:
+        """Set what a round brought against what it cost, and pause after too much loss."""
+        table = self._costs.table()
+        spent_s = draft_s + table[min(chosen, MOST_CANDIDATES)]
+        gained = num_accepted + 1 - spent_s / table[0]
+        most = self._MOST_LOST
+        self._gained = min(most, self._gained + gained)
+        if self._gained >= 0:
+            self._next_pause = 1
+        elif self._gained <= -most and gained < 0:
+            self._gained = -most
+            enough = math.ceil(-gained / self._SHARE_LOST)
+            self._pause = self._next_pause = min(2 * self._next_pause, enough, self._LONGEST_WAIT)
 
     def _is_probe_due(self) -> bool:
         """Whether one candidate is to be tried though none seems to pay."""
@@ -209,37 +279,19 @@ class AutoBudget:
 
     def _best(self, proposed: int, candidates: Candidates, draft_s: float) -> int:
         """How many candidates bring the most tokens a second, each taking ``draft_s`` to find."""
-        step_s = self._costs.seconds(1)
-        if step_s is None:
+        table = self._costs.table()
+        if not table:
             return min(proposed, FIRST_CANDIDATES)
-        best, best_rate = 0, 1 / step_s
+        source, match_length = candidates.source, candidates.match_length
+        best, best_rate = 0, 1 / table[0]
         expected, chance = 1.0, 1.0
-        for k in range(1, min(proposed, MOST_CANDIDATES) + 1):
-            chance *= self._acceptance.chance(candidates.source, candidates.match_length, k - 1)
+        chances = self._acceptance.chances(source, match_length, min(proposed, MOST_CANDIDATES))
+        for k, next_stands in enumerate(chances, 1):
+            chance *= next_stands
             expected += chance
-            rate = expected / ((self._costs.seconds(k + 1) or step_s) + k * draft_s)
+            rate = expected / (table[k] + k * draft_s)
             if rate > best_rate:
                 best, best_rate = k, rate
-            elif rate < 0.5 * best_rate:
+            elif chance < self._UNLIKELY or rate < 0.5 * best_rate:
                 break  # no more will pay again
         return best
-
-
-def make_budget(options: "Options", costs: StepCosts, kept: dict[int, HeuristicBudget]) -> Budget:
-    """The budget that a call asks for.
-
-    Args:
-        options: The settings of the call.
-        costs: What was learned of the model's forwards.
-        kept: Budgets of the schedule ``heuristic``, by the number that each began with.
-    """
-    schedule, count = options.num_assistant_tokens_schedule, options.num_assistant_tokens
-    if count == "auto":
-        if schedule is None and options.prompt_lookup_num_tokens is None:
-            return AutoBudget(costs)
-        count = options.prompt_lookup_num_tokens or FIRST_CANDIDATES
-    if schedule == "heuristic":
-        return kept.setdefault(count, HeuristicBudget(count))
-    if schedule == "heuristic_transient":
-        return HeuristicBudget(count)
-    return ConstantBudget(count)

@@ -64,7 +64,8 @@ class ChatTemplate:
 
         Args:
             messages: The conversation, oldest first; at least one message.
-            **variables: What else the template reads, such as ``tools``.
+            **variables: What else the template reads, such as ``tools``; with
+                ``add_generation_prompt=False`` the prompt ends behind the last message.
 
         Raises:
             ValueError: If a message lacks its role, or the template refuses the conversation.
@@ -89,9 +90,8 @@ class ChatTemplate:
             template = environment.from_string(self._source())
             return template.render(
                 messages=messages,
-                add_generation_prompt=True,
                 **{f"{n}_token": self._special(f"{n}_token") for n in ("bos", "eos", "pad", "unk")},
-                **variables,
+                **{"add_generation_prompt": True, **variables},
             )
         except (ValueError, ModelFolderError):
             raise

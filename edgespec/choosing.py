@@ -14,10 +14,9 @@ from edgespec.candidates.ngram_cache import NgramCacheCandidateGenerator
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.candidates.suffix import SuffixCandidateGenerator
 from edgespec.drafting import draft_candidates
-from edgespec.errors import GraphMismatchError
 from edgespec.guided import Guide
 from edgespec.ngram_store import NgramStore
-from edgespec.options import PROPOSERS, Options
+from edgespec.options import Options
 
 if TYPE_CHECKING:
     from edgespec.generator import EdgeGenerator  # which imports this file
@@ -51,15 +50,11 @@ def get_candidate_generator(
     if not asked and not options.refuses_candidates:
         asked = list(_made_with(target, options, prompt_length))
     generator = MixedCandidateGenerator(asked) if len(asked) > 1 else next(iter(asked), None)
-    if generator is not None and target.model.max_rows is not None:
-        raise GraphMismatchError(
-            f"{target.session.path} cannot verify candidates: its input 'input_ids' takes "
-            f"{target.model.max_rows} token at a time; export it again (edgespec export MODEL), "
-            f"or leave {', '.join(PROPOSERS)} and candidate_generator out"
-        )
-    # lookup=False asks for plain decoding; a graph that takes one row can do nothing else.
+    if generator is not None:
+        target.model.require_verification()
+    # lookup=False asks for plain decoding; a graph that cannot verify can do nothing else.
     plain = generator is None and options.refuses_candidates
-    if guide is not None and not plain and target.model.max_rows is None:
+    if guide is not None and not plain and target.model.cannot_verify is None:
         return GrammarCandidateGenerator(guide, generator)
     return generator
 

@@ -44,6 +44,9 @@ class TargetModel(Protocol):
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions and forget the rest."""
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] already; how many positions that is."""
+
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""
 
@@ -88,6 +91,7 @@ class Decoding:
         budget: Budget,
         stopping: Stopping,
         vocab_size: int,
+        reuse_prefix: bool = True,
         bans: Sequence[Ban] = (),
     ) -> None:
         """Set out to continue ``prompt`` [T].
@@ -100,12 +104,14 @@ class Decoding:
             budget: How many candidates a round may take.
             stopping: Where the text ends; ``stopping.max_length`` bounds the tokens in all.
             vocab_size: Ids that may be proposed are below it.
+            reuse_prefix: Begin with what the cache holds of the text already.
             bans: The rules by which ``pick`` forbids tokens, so that none of these is verified.
         """
         self.target, self.generator, self.pick = target, generator, pick
         self.budget, self.stopping, self.vocab_size = budget, stopping, vocab_size
-        self.bans = tuple(bans)
+        self.bans, self.reuse_prefix = tuple(bans), reuse_prefix
         self.prefill_s = 0.0
+        self.reused_tokens: int | None = None  # of the prompt, once it is read
         self._tokens = prompt.copy()
         self._count = len(prompt)
 
@@ -189,13 +195,17 @@ class Decoding:
         return self._tokens[:count]
 
     def _catch_up(self) -> None:
-        """Read what the cache lacks: the prompt, or all if someone else used the model since."""
+        """Read what the cache lacks: of the prompt, or of all if someone else used the model."""
         if self.target.hand_to(self):
             return
         began = time.perf_counter()
-        self.target.rewind(0)
+        wanted = self._tokens[: self._count - 1]  # the last token is read with the candidates
+        held = self.target.rewind_to_shared(wanted) if self.reuse_prefix else 0
+        self.target.rewind(held)
+        if self.reused_tokens is None:
+            self.reused_tokens = held
         self.target.reserve(min(self.stopping.max_length, self._count + _ROOM))
-        self.target.prefill(self._tokens[: self._count - 1])
+        self.target.prefill(wanted[held:])
         self.prefill_s += time.perf_counter() - began
 
     def _propose(self) -> tuple[Candidates, TokenIds]:

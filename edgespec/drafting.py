@@ -33,6 +33,8 @@ def require_fitting_tokenizer(
 ) -> None:
     """Refuse a draft for its tokenizer before its weights are loaded.
 
+    The draft in the target's own folder was put there for it, and may have any.
+
     Args:
         draft: What was named.
         target: The target's folder.
@@ -43,9 +45,11 @@ def require_fitting_tokenizer(
         VocabularyMismatchError: If its token ids are not those of ``tokenizer``.
     """
     theirs: Tokenizer | None
-    if isinstance(draft, bool | str | PathLike):
-        named = draft_folder(target) if isinstance(draft, bool) else draft
-        path = open_model_folder(named).tokenizer
+    if isinstance(draft, bool):
+        draft_folder(target)
+        return
+    if isinstance(draft, str | PathLike):
+        path = open_model_folder(draft).tokenizer
         if tokenizer is None or not path.is_file() or sha256_of(path) == tokenizer.sha256():
             return
         theirs = Tokenizer(path)
@@ -83,6 +87,7 @@ def draft_candidates(
             eos_token_ids=options.eos_token_id,
             max_length=draft.max_length,
             assistant_confidence_threshold=threshold,
+            reuse_prefix=options.reuse_prefix,
         )
     pick = make_draft_pick(options, prompt_length=prompt_length, vocab_limit=target.known_ids)
     return UniversalAssistedCandidateGenerator(
@@ -95,4 +100,5 @@ def draft_candidates(
         target_eos_token_ids=options.eos_token_id,
         max_length=draft.max_length,
         assistant_confidence_threshold=threshold,
+        reuse_prefix=options.reuse_prefix,
     )

@@ -117,9 +117,17 @@ class OnSource:
         return self.model.vocab_size
 
     @property
-    def max_rows(self) -> int | None:
-        """The most tokens that one forward may read; None without a limit."""
-        return self.model.max_rows
+    def cannot_verify(self) -> str | None:
+        """Why no candidates can be verified, or None where they can."""
+        return self.model.cannot_verify
+
+    def require_verification(self) -> None:
+        """Return if candidates can be verified.
+
+        Raises:
+            GraphMismatchError: If not.
+        """
+        self.model.require_verification()
 
     @property
     def length(self) -> int:
@@ -141,6 +149,10 @@ class OnSource:
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions."""
         self.model.rewind(length)
+
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] on this source; how many positions that is."""
+        return self.model.rewind_to_shared(tokens)
 
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""

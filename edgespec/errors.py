@@ -10,6 +10,7 @@ EdgespecError
 ├── CandidateError        a candidate generator broke its promise
 ├── CacheRewindError      a cache was asked for positions that it does not hold
 ├── NgramFileError        a file of n-grams cannot be read, written or used with this tokenizer
+├── PrefixFileError       a saved prefix cannot be read, written or used with this model
 ├── ExactnessError        rows of a forward depend on how many there are, and must not
 ├── LogitsError           a model returned scores that are not numbers
 ├── MissingExtraError     the packages of an extra are not installed
@@ -61,6 +62,10 @@ class CacheRewindError(EdgespecError, ValueError):
 
 class NgramFileError(EdgespecError):
     """A file of n-grams cannot be read, written or used with this tokenizer."""
+
+
+class PrefixFileError(EdgespecError):
+    """A saved prefix cannot be read, written or used with this model."""
 
 
 class ExactnessError(EdgespecError):

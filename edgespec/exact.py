@@ -10,14 +10,14 @@ Kernels that work in blocks of rows leave one of 17, 33 or 129 rows to the kerne
 (tried with narrow models). So a row is added to these too.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edgespec.arrays import Logits, TokenIds
 from edgespec.errors import ExactnessError
-from edgespec.model import PREFILL_ROWS, CausalLM
+from edgespec.model import BLOCK_ROWS, PREFILL_ROWS, CausalLM
 
-_BLOCK = 16
-"""Rows of the smallest block that was seen to leave a row over; larger ones are multiples of it."""
 _PROBE_TOKENS = 40
 _PIECES = ((40,), (2, 3, 5, 7, 4, 19), (33, 7), (17, *(1,) * 8, 15))
 
@@ -40,15 +40,15 @@ class InPairs:
 
     def prefill(self, tokens: TokenIds) -> None:
         """Append ``tokens`` [N] to the cache, in pieces that leave no row over."""
-        assert PREFILL_ROWS % _BLOCK == 0
-        alone = len(tokens) % _BLOCK == 1
+        assert PREFILL_ROWS % BLOCK_ROWS == 0
+        alone = len(tokens) % BLOCK_ROWS == 1
         self.model.prefill(np.append(tokens, tokens[-1]) if alone else tokens)
         if alone:
             self.model.rewind(self.model.length - 1)
 
     def forward(self, tokens: TokenIds) -> Logits:
         """Append ``tokens`` [N] to the cache and return their logits [N, V]."""
-        if len(tokens) % _BLOCK != 1:
+        if len(tokens) % BLOCK_ROWS != 1:
             return self.model.forward(tokens)
         logits = self.model.forward(np.append(tokens, tokens[-1]))
         self.model.rewind(self.model.length - 1)
@@ -58,9 +58,20 @@ class InPairs:
         """Keep the first ``length`` cached positions."""
         self.model.rewind(length)
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] by no kernel for a single row; how much that is."""
+        return self.model.rewind_to_shared(tokens, exact=True)
+
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""
         return self.model.hand_to(reader)
+
+
+def read_in_pieces(target: InPairs, tokens: TokenIds, sizes: Sequence[int]) -> Logits:
+    """Logits [N, V] of ``tokens`` [N], read from an empty cache in pieces of ``sizes``."""
+    target.rewind(0)
+    pieces = np.split(tokens, np.cumsum(sizes)[:-1])
+    return np.concatenate([target.forward(piece).copy() for piece in pieces])
 
 
 def require_exact(model: CausalLM) -> None:
@@ -69,17 +80,17 @@ def require_exact(model: CausalLM) -> None:
     Raises:
         ExactnessError: If a row depends on how many are read with it.
     """
+    if model.cannot_verify is not None:
+        raise ExactnessError(
+            f"exact=True cannot be had with {model.session.path}: {model.cannot_verify}; "
+            "leave exact out, or export the model again: edgespec export MODEL"
+        )
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, _PROBE_TOKENS)
     target = InPairs(model)
     target.hand_to(require_exact)
     first: Logits | None = None
     for sizes in _PIECES:
-        target.rewind(0)
-        read, rows = 0, []
-        for size in sizes:
-            rows.append(target.forward(tokens[read : read + size]).copy())
-            read += size
-        logits = np.concatenate(rows)
+        logits = read_in_pieces(target, tokens, sizes)
         first = logits if first is None else first
         if not np.array_equal(first, logits):
             wrong = int(np.flatnonzero((first != logits).any(axis=1))[0])

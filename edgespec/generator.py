@@ -6,12 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import (
-    Budget,
-    HeuristicBudget,
-    StepCosts,
-    make_budget,
-)
+from edgespec.budgeting import Budgets
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.chat_template import ChatTemplate, Message
 from edgespec.choosing import get_candidate_generator
@@ -29,8 +24,11 @@ from edgespec.model_folder import (
     require_class,
 )
 from edgespec.options import GenerateOptions, Options
+from edgespec.prefixes import Prefixes
+from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
-from edgespec.session import Session
+from edgespec.session import Session, require_onnxruntime
+from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
 from edgespec.stream import Stream
@@ -65,7 +63,10 @@ class EdgeGenerator:
     """A language model on ONNX Runtime that writes its own text, sooner.
 
     A generator may be used from several threads and for several streams at a time; they take
-    turns, and each switch costs reading the text again.
+    turns, and each switch costs reading what differs between their texts.
+
+    Attributes:
+        prefixes: Starts of texts that are kept, so that no call has to read them again.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class EdgeGenerator:
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)
+        self.prefixes = Prefixes(self)
         self.tokenizer = self._tokenizer()
         if draft is not None and draft is not False and not universal_draft:
             # Before anything is loaded: a pool that is shared cannot be given up again.
@@ -134,9 +136,8 @@ class EdgeGenerator:
         self._load()
         self._require_width()
         self.candidate_generator = candidate_generator
-        self._costs, self._exact_costs = StepCosts(), StepCosts()
+        self._budgets = Budgets()
         self._is_exact = False
-        self._heuristics: dict[int, HeuristicBudget] = {}  # by the number that each began with
         self._drafts: dict[str, EdgeGenerator] = {}
         self.draft: EdgeGenerator | None = None
         if draft is not None and draft is not False:
@@ -144,6 +145,7 @@ class EdgeGenerator:
 
     def _load(self) -> None:
         """Load the graph, and put an empty cache behind it."""
+        require_onnxruntime(self.folder.graph, self.folder.manifest.min_onnxruntime)
         self.session = Session(
             self.folder.graph,
             provider=self._made_with["provider"],
@@ -151,7 +153,10 @@ class EdgeGenerator:
             share_threads=self._shares_threads,
             own_threads=self._made_with["own_threads"],
         )
-        self.model = CausalLM(self.session, self.folder.manifest, self.max_length)
+        manifest, kept = self.folder.manifest, self.prefixes.by_name
+        self.model = CausalLM(self.session, manifest, self.max_length, kept)
+        if self.folder.made_by != "edgespec":  # ours were checked when they were exported
+            probe(self.model)
 
     def _share_threads(self) -> None:
         """Load the graph again, if it was loaded to run alone and is now to work in turn."""
@@ -185,9 +190,12 @@ class EdgeGenerator:
     def open_draft(self, draft: "Draft", *, universal: bool = False) -> "EdgeGenerator":
         """The draft model that is meant, loaded once.
 
+        The one in this model's folder may have another tokenizer: it was put there for this model.
+
         Raises:
             VocabularyMismatchError: If its token ids are not this model's, unless ``universal``.
         """
+        universal = universal or draft is True
         if draft is self:
             raise ValueError(
                 "draft must be another EdgeGenerator than its target: each needs a cache of its own"
@@ -284,7 +292,7 @@ class EdgeGenerator:
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
             candidates=candidates,
-            budget=self._budget(chosen),
+            budget=self._budgets.of(chosen, self.folder, self.session),
             lock=self.model.lock,
         )
 
@@ -350,16 +358,12 @@ class EdgeGenerator:
             ExactnessError: If ``exact`` was asked for and the machine's kernels do not allow it.
         """
         if not options.exact:
-            return self.model
+            return shortlisted(self.model, options, self.known_ids)
         if not self._is_exact:
             with self.model.lock:
                 require_exact(self.model)
             self._is_exact = True
         return InPairs(self.model)
-
-    def _budget(self, options: Options) -> Budget:
-        costs = self._exact_costs if options.exact else self._costs
-        return make_budget(options, costs, self._heuristics)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool

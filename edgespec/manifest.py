@@ -35,8 +35,11 @@ class Manifest:
         head_size: D.
         cache_dtype: Element type of the key/value cache, ``"float32"`` or ``"float16"``.
         precision: ``"fp32"``, ``"fp16"``, ``"int8"`` or ``"int4"``: how the graph computes.
-        weights_dtype: How the weights lie in the file, ``"float32"`` or ``"float16"``.
+        weights_dtype: How the weights lie in the file, ``"float32"``, ``"float16"``, or as the
+            precision says where it is int8 or int4.
         accuracy_level: MatMulNBits' accuracy level where the precision is int4 or int8.
+        block_size: How many weights share a scale where the precision is int4 or int8.
+        int8_layers: Which layers of an int4 graph have 8 bits: ``"auto"``, ``"none"``, ``"mixed"``.
         eos_token_ids: Token ids that end a text; may be empty.
         bos_token_id: Token id that starts a text, if the model has one.
         pad_token_id: Token id that fills a row, if the model has one.
@@ -49,6 +52,8 @@ class Manifest:
             beside the decoder, or ``cross.onnx`` alone where it works on another's encoder.
         decoder_start_token_id: The token that an encoder-decoder's text starts with.
         encoder_sha256: Digest of the encoder's weights; equal digests mean equal outputs.
+        graph: The ONNX file, from the folder, if it is not ``model.onnx`` in it: a draft that
+            shares its target's weights lies beside its target's graph.
         format: Version of this file's layout.
     """
 
@@ -63,6 +68,8 @@ class Manifest:
     precision: str = "fp32"
     weights_dtype: str = "float32"
     accuracy_level: int | None = None
+    block_size: int | None = None
+    int8_layers: str | None = None
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     pad_token_id: int | None = None
@@ -74,6 +81,7 @@ class Manifest:
     kind: str = "causal"
     decoder_start_token_id: int | None = None
     encoder_sha256: str | None = None
+    graph: str | None = None
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:

@@ -1,6 +1,8 @@
 """What lies in a model folder: ours, and those that other exporters made."""
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -8,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import ModelFolderError
-from edgespec.manifest import Manifest, read_json
+from edgespec.manifest import FILE_NAME, Manifest, read_json
 
 EMBEDDED = "tiny-code"
-_GRAPHS = ("model.onnx", "decoder_with_past_model.onnx")
+_GRAPHS = ("model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")
+_GENAI = "genai_config.json"
+_BESIDE = ("edgespec.json", _GENAI, "config.json", "tokenizer.json")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
@@ -21,8 +25,9 @@ class ModelFolder:
 
     Attributes:
         graph: The ONNX file.
-        folder: Where the files beside it lie.
-        made_by: Who wrote it: "edgespec", "onnxruntime-genai" or "another exporter".
+        folder: Where the files that go with it lie: beside it, or one level up.
+        made_by: Who wrote it: "edgespec", "onnxruntime-genai", "optimum", "transformers.js" or
+            "another exporter".
         manifest: What is known of the graph; read from ``edgespec.json``, or gathered from the
             configuration files of the others.
         generation_config: What ``generation_config.json`` says, empty without one.
@@ -38,6 +43,19 @@ class ModelFolder:
     def tokenizer(self) -> Path:
         """Where ``tokenizer.json`` should be."""
         return self.folder / "tokenizer.json"
+
+    def sha256(self) -> str:
+        """Digest of the graph and of the weights that it keeps in files beside it."""
+        content = self.graph.read_bytes()
+        # A tensor in another file has an entry of key and value for it: "location" and the name.
+        beside = set(re.findall(rb"\x0a\x08location\x12([\x01-\x7f])([^\x00]*)", content))
+        names = {name[: size[0]].decode() for size, name in beside}
+        digest = hashlib.sha256(content)
+        for name in sorted(names):
+            with open(self.folder / name, "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        return digest.hexdigest()
 
 
 def embedded_model(name: str = EMBEDDED) -> Path:
@@ -104,24 +122,18 @@ def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
     """
     given = embedded_model() if path is None else Path(os.path.expanduser(path)).absolute()
     graph = _graph(given)
-    folder = graph.parent
+    folder = given if given.is_dir() and (given / FILE_NAME).is_file() else _folder_of(graph)
     config = folder / "generation_config.json"
     generation_config = read_json(config) if config.is_file() else {}
     manifest = Manifest.read(folder)
     if manifest is not None:
         return ModelFolder(graph, folder, "edgespec", manifest, generation_config)
-    genai, made_by = folder / "genai_config.json", "another exporter"
-    if genai.is_file():
-        made_by = "onnxruntime-genai"
-        try:
-            manifest = _from_genai(read_json(genai))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelFolderError(
-                f"{genai} does not say what it should ({error}); build the model again"
-            ) from None
-    else:
-        manifest = _from_config(folder, generation_config)
-    return ModelFolder(graph, folder, made_by, manifest, generation_config)
+    if (folder / _GENAI).is_file():
+        manifest = _from_genai(folder / _GENAI)
+        return ModelFolder(graph, folder, "onnxruntime-genai", manifest, generation_config)
+    said = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    manifest = _from_config(said, generation_config)
+    return ModelFolder(graph, folder, _maker(graph, said), manifest, generation_config)
 
 
 def _graph(given: Path) -> Path:
@@ -132,16 +144,20 @@ def _graph(given: Path) -> Path:
         return given
     if not os.path.isdir(given):
         raise ModelFolderError(f"{given} does not exist; pass a model's folder or .onnx file")
+    manifest = Manifest.read(given)
+    if manifest is not None and manifest.graph is not None:
+        return given / manifest.graph
     for folder in (given, given / "onnx"):
         for name in _GRAPHS:
             if (folder / name).is_file():
                 return folder / name
-    found = sorted(p.name for p in given.glob("*.onnx"))
+    found = sorted((*given.glob("*.onnx"), *given.glob("onnx/*.onnx")))
     if len(found) == 1:
-        return given / found[0]
+        return found[0]
     if found:
+        names = ", ".join(path.relative_to(given).as_posix() for path in found)
         raise ModelFolderError(
-            f"{given} holds several models ({', '.join(found)}); pass the file that is meant"
+            f"{given} holds several models ({names}); pass the file that is meant"
         )
     hint = ""
     if any(given.glob("*.safetensors")) or (given / "config.json").is_file():
@@ -149,8 +165,33 @@ def _graph(given: Path) -> Path:
     raise ModelFolderError(f"{given} holds no model.onnx{hint}")
 
 
-def _from_genai(said: Mapping[str, Any]) -> Manifest:
+def _folder_of(graph: Path) -> Path:
+    """Where the files that go with ``graph`` lie; one level up where the graphs have a folder."""
+    own, above = graph.parent, graph.parent.parent
+    alone = not any((own / name).is_file() for name in _BESIDE)
+    return above if alone and (above / "config.json").is_file() else own
+
+
+def _maker(graph: Path, said: Mapping[str, Any]) -> str:
+    """Who wrote a graph with a checkpoint's configuration, as far as the folder gives it away."""
+    if "transformers.js_config" in said or graph.parent.name == "onnx":
+        return "transformers.js"
+    if graph.name.startswith("decoder_") or (graph.parent / "ort_config.json").is_file():
+        return "optimum"
+    return "another exporter"
+
+
+def _from_genai(path: Path) -> Manifest:
     """What onnxruntime-genai's builder wrote down."""
+    try:
+        return _read_genai(read_json(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelFolderError(
+            f"{path} does not say what it should ({error}); build the model again"
+        ) from None
+
+
+def _read_genai(said: Mapping[str, Any]) -> Manifest:
     model, decoder = said["model"], said["model"]["decoder"]
     shared = said.get("search", {}).get("past_present_share_buffer", False)
     return Manifest(
@@ -168,12 +209,8 @@ def _from_genai(said: Mapping[str, Any]) -> Manifest:
     )
 
 
-def _from_config(folder: Path, generation_config: Mapping[str, Any]) -> Manifest:
-    """What a checkpoint's own configuration says, for a graph that names its inputs as we do."""
-    path = folder / "config.json"
-    if not path.is_file():
-        path = folder.parent / "config.json"  # as in a folder with the graphs in onnx/
-    said = read_json(path) if path.is_file() else {}
+def _from_config(said: Mapping[str, Any], generation_config: Mapping[str, Any]) -> Manifest:
+    """What a checkpoint's own configuration says."""
     eos = generation_config.get("eos_token_id")
     eos = said.get("eos_token_id") if eos is None else eos
     heads = said.get("num_attention_heads") or said.get("n_head") or 0

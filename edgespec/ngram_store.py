@@ -1,7 +1,6 @@
 """What followed which n-gram, counted over many texts and kept in one file."""
 
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.arrays import TokenIds
 from edgespec.errors import NgramFileError
+from edgespec.files import write_whole
 
 MAX_NGRAM = 4
 """Tokens of the longest n-gram."""
@@ -239,16 +239,9 @@ class NgramStore:
                 rows.counts.astype("<u4").tobytes(),
             )
         )
-        beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        content += hashlib.sha256(content).digest()
         try:
-            try:
-                with open(beside, "wb") as file:
-                    file.write(content + hashlib.sha256(content).digest())
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(beside, path)
-            finally:
-                beside.unlink(missing_ok=True)
+            write_whole(path, lambda file: file.write(content))
         except OSError as error:
             raise NgramFileError(f"{path} cannot be written: {error.strerror or error}") from None
 

@@ -79,6 +79,7 @@ class GenerateOptions(TypedDict, total=False):
     prompt_lookup_policy: MatchPolicy
     add_special_tokens: bool
     exact: bool
+    reuse_prefix: bool
     lossy_typical_acceptance: float | None
 
 
@@ -149,6 +150,8 @@ class Options:
         add_special_tokens: Let the tokenizer add what starts a text of this model.
         exact: Read at least two rows in every forward, so that the text is the same bit for bit
             with any candidates or none, in int4 too; a plain step then costs what two rows do.
+        reuse_prefix: Read only what the cache does not hold of the prompt: the last call's text, or
+            a kept prefix. False reads every prompt from its first token.
         lossy_typical_acceptance: CHANGES THE TEXT'S DISTRIBUTION. Candidates stand that are likely
             enough, so that more of them do: those of a probability above this number or, where the
             target is unsure, above its square root times exp(-entropy). Medusa takes 0.09.
@@ -204,6 +207,7 @@ class Options:
     prompt_lookup_policy: MatchPolicy = "longest"
     add_special_tokens: bool = True
     exact: bool = False
+    reuse_prefix: bool = True
     lossy_typical_acceptance: float | None = None
 
     def __post_init__(self) -> None:

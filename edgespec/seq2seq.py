@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 
 from edgespec.arrays import TokenIds
-from edgespec.budget import HeuristicBudget, StepCosts, make_budget
+from edgespec.budgeting import Budgets
 from edgespec.choosing import get_candidate_generator
 from edgespec.constraint import constrained
 from edgespec.defaults import resolve
@@ -71,8 +71,7 @@ class EdgeSeq2Seq:
                 "starts; export the model again"
             )
         self._start = np.array([start], np.int64)
-        self._costs = StepCosts()
-        self._heuristics: dict[int, HeuristicBudget] = {}
+        self._budgets = Budgets()
         self._drafts: dict[str, EncoderDecoder] = {}
         self.draft = None if draft is None or draft is False else self.open_draft(draft)
 
@@ -150,7 +149,7 @@ class EdgeSeq2Seq:
             self._fit(chosen),
             known_ids=self.model.known_ids,
             candidates=get_candidate_generator(target, chosen, len(self._start), guide),
-            budget=make_budget(chosen, self._costs, self._heuristics),
+            budget=self._budgets.of(chosen, self.model.folder, self.model.session),
             lock=self.model.model.lock,
         )
 

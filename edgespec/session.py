@@ -76,6 +76,7 @@ class Session:
         self._session = _load(self.path, wanted, pool)
         self.threads, self.shares_threads = pool.threads, pool.shared
         self.provider = self._session.get_providers()[0]
+        self.runtime = f"onnxruntime {ort.__version__}"
         if wanted not in self._session.get_providers():
             if provider != "auto":
                 raise ProviderError(_provider_advice(wanted))
@@ -113,6 +114,24 @@ class Session:
             )
         # Options cost 0.1 ms a run where there are any (onnxruntime 1.32, profiled).
         self._session.run_with_iobinding(binding, self._fetched_only if fetched_only else None)
+
+
+def require_onnxruntime(path: Path, needed: str | None) -> None:
+    """Return if the installed ONNX Runtime is as new as the exporter says that it must be.
+
+    Raises:
+        RuntimeTooOldError: If it is older.
+    """
+    if needed is not None and _version(ort.__version__) < _version(needed):
+        raise RuntimeTooOldError(
+            f"{path} needs onnxruntime {needed} or newer, found {ort.__version__}; "
+            "pip install -U onnxruntime, or export the model again with --cache growing"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Major and minor number: what a graph needs comes with those."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def _slot(node: ort.NodeArg) -> Slot:

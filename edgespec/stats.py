@@ -12,6 +12,7 @@ class Stats:
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
+        reused_tokens: How many of them the cache held already, so that they were not read again.
         rounds: Forwards of the target after the prefill.
         proposed: Candidates that generators returned.
         evaluated: Candidates that the target read.
@@ -28,6 +29,7 @@ class Stats:
     """
 
     prompt_tokens: int = 0
+    reused_tokens: int = 0
     rounds: int = 0
     proposed: int = 0
     evaluated: int = 0
@@ -99,6 +101,7 @@ class Stats:
         """Everything, ready for JSON."""
         return {
             "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
             "rounds": self.rounds,
             "proposed": self.proposed,
             "evaluated": self.evaluated,

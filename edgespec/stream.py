@@ -99,6 +99,7 @@ class Stream:
             budget=budget,
             stopping=self._stopping,
             vocab_size=known_ids,
+            reuse_prefix=options.reuse_prefix,
             bans=make_bans(options, prompt_length=len(prompt), vocab_limit=known_ids),
         )
         # Always in the same order: two models that draft for each other must not wait in a ring.
@@ -157,6 +158,7 @@ class Stream:
                 held.enter_context(lock)
             done = next(self._rounds)
         self.stats.add(done)
+        self.stats.reused_tokens = self._decoding.reused_tokens or 0
         prefill_s = self._decoding.prefill_s - self.stats.prefill_s
         self.stats.prefill_s += prefill_s
         self.stats.decode_s += time.perf_counter() - began - prefill_s

@@ -1,5 +1,6 @@
 """The toy models, built and loaded once."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,24 @@ from tests.folders import (
 from tests.toylm import HASH, MARKOV
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure stays out of the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EDGESPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the toys lie: hash, markov, flat, in_place, int4, text and metaspace."""
+    """Where the toys lie: hash, markov, flat, in_place, int4, static, text and metaspace."""
     root = tmp_path_factory.mktemp("models")
     write_folder(root / "hash", HASH)
     write_folder(root / "markov", MARKOV)
     write_folder(root / "flat", HASH, height=1.0)
     write_in_place_folder(root / "in_place")
     write_in_place_folder(root / "int4", int4=True)
+    write_in_place_folder(root / "static", layout="static")
     write_folder(root / "text", MARKOV, 257, tokenizer=byte_tokenizer(), eos=EOS)
     write_folder(root / "metaspace", MARKOV, 265, tokenizer=metaspace_tokenizer(adds_bos=True))
     return root
@@ -57,6 +67,12 @@ def in_place(models: Path) -> EdgeGenerator:
 def int4(models: Path) -> EdgeGenerator:
     """The same in four bits."""
     return EdgeGenerator(models / "int4")
+
+
+@pytest.fixture(scope="session")
+def static(models: Path) -> EdgeGenerator:
+    """The same weights around TensorScatter and Attention."""
+    return EdgeGenerator(models / "static")
 
 
 @pytest.fixture(scope="session")

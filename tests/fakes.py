@@ -51,6 +51,15 @@ class CountingModel:
         assert 0 <= length <= len(self.cached), (length, self.cached)
         del self.cached[length:]
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        shared = 0
+        for held, wanted in zip(self.cached, tokens.tolist(), strict=False):
+            if held != wanted:
+                break
+            shared += 1
+        self.rewind(shared)
+        return shared
+
     def hand_to(self, reader: object) -> bool:
         same = self._reader is reader
         self._reader = reader

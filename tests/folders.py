@@ -15,6 +15,20 @@ EOS = 256
 """Of the byte tokenizer."""
 
 
+GENAI_CONFIG: dict[str, Any] = {
+    "model": {
+        "type": "llama",
+        "vocab_size": 64,
+        "context_length": 600,
+        "eos_token_id": [0, 63],
+        "bos_token_id": 1,
+        "decoder": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_size": 8},
+    },
+    "search": {"past_present_share_buffer": True},
+}
+"""What onnxruntime-genai's builder says of :mod:`tests.inplace`."""
+
+
 def byte_tokenizer() -> Tokenizer:
     """One token a byte, its id the byte's value, and ``<eos>`` with id 256."""
     # ByteLevel writes bytes that are no printable letter as letters from U+0100 on, in order.
@@ -98,16 +112,20 @@ def write_folder(
 
 
 def write_in_place_folder(
-    folder: Path, *, max_length: int | None = POSITIONS, int4: bool = False
+    folder: Path,
+    *,
+    max_length: int | None = POSITIONS,
+    int4: bool = False,
+    layout: str = "in_place",
 ) -> Path:
     """A folder of our own kind around :mod:`tests.inplace`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_in_place(folder / "model.onnx", weights(), int4=int4)
+    write_in_place(folder / "model.onnx", weights(), int4=int4, layout=layout)
     manifest = Manifest(
         architecture="toy",
         vocab_size=V,
         max_length=max_length,
-        cache_layout="in_place",
+        cache_layout=layout,
         num_layers=LAYERS,
         num_kv_heads=KV_HEADS,
         head_size=D,

@@ -1,7 +1,7 @@
-"""A decoder with random weights around ``GroupQueryAttention``, and the same in NumPy.
+"""A decoder with random weights whose cache is one buffer a tensor, and the same in NumPy.
 
-Its graph reads and writes one buffer a tensor, as those of edgespec's exporter and of
-onnxruntime-genai's builder do.
+In the layout ``in_place`` around ``GroupQueryAttention``, as edgespec's exporter and
+onnxruntime-genai's builder write it, or ``static`` around ``TensorScatter`` and ``Attention``.
 """
 
 from pathlib import Path
@@ -53,19 +53,15 @@ def reference(tokens: list[int], w: Weights) -> NDArray[np.float64]:
     return logits
 
 
-def write_in_place(path: Path, w: Weights, *, int4: bool = False) -> Path:
+def write_in_place(path: Path, w: Weights, *, int4: bool = False, layout: str = "in_place") -> Path:
     """Write the graph, its matrices in four bits if asked."""
+    attend = {"in_place": _group_query_attention, "static": _static_attention}[layout]
     g = Graph()
     held = {name: g.const(value, np.float32) for name, value in w.items()}
 
     def product(rows: str, name: str) -> str:
         return _int4_product(g, rows, w[name]) if int4 else g.add("MatMul", rows, held[name])
 
-    one = g.const([1])
-    mask_sum = g.add("ReduceSum", "attention_mask", one, keepdims=0)
-    seqlens = _int32(g, g.add("Sub", mask_sum, one))
-    total = g.add("Gather", g.add("Shape", "attention_mask"), g.const(1), axis=0)
-    total = _int32(g, total)
     hidden = g.add(
         "Add",
         g.add("Gather", held["tokens"], "input_ids", axis=0),
@@ -77,17 +73,8 @@ def write_in_place(path: Path, w: Weights, *, int4: bool = False) -> Path:
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         present = [f"present.{layer}.{part}" for part in ("key", "value")]
         caches += [past, present]
-        g.nodes.append(
-            helper.make_node(
-                "GroupQueryAttention",
-                [*rows, *past, seqlens, total],
-                [f"mixed{layer}", *present],
-                domain="com.microsoft",
-                num_heads=HEADS,
-                kv_num_heads=KV_HEADS,
-            )
-        )
-        hidden = g.add("Add", hidden, product(f"mixed{layer}", f"o{layer}"))
+        mixed = attend(g, rows, past, present)
+        hidden = g.add("Add", hidden, product(mixed, f"o{layer}"))
     g.add("Identity", product(hidden, "head"), to="logits")
     info = helper.make_tensor_value_info
     buffer: list[int | str | None] = ["batch", KV_HEADS, "max_sequence", D]
@@ -101,8 +88,43 @@ def write_in_place(path: Path, w: Weights, *, int4: bool = False) -> Path:
         info("logits", TensorProto.FLOAT, ["batch", "sequence", V]),
         *(info(name, TensorProto.FLOAT, buffer) for names in caches[1::2] for name in names),
     ]
-    save(path, g, inputs, outputs)
+    opset, ir_version = (24, 11) if layout == "static" else (17, 8)
+    save(path, g, inputs, outputs, opset=opset, ir_version=ir_version)
     return path
+
+
+def _group_query_attention(g: Graph, rows: list[str], past: list[str], present: list[str]) -> str:
+    one = g.const([1])
+    mask_sum = g.add("ReduceSum", "attention_mask", one, keepdims=0)
+    seqlens = _int32(g, g.add("Sub", mask_sum, one))
+    total = _int32(g, g.add("Gather", g.add("Shape", "attention_mask"), g.const(1), axis=0))
+    mixed = f"mixed_{len(g.nodes)}"
+    g.nodes.append(
+        helper.make_node(
+            "GroupQueryAttention",
+            [*rows, *past, seqlens, total],
+            [mixed, *present],
+            domain="com.microsoft",
+            num_heads=HEADS,
+            kv_num_heads=KV_HEADS,
+        )
+    )
+    return mixed
+
+
+def _static_attention(g: Graph, rows: list[str], past: list[str], present: list[str]) -> str:
+    after = g.add("ReduceSum", "attention_mask", g.const([1]), keepdims=0)
+    new = g.add("Gather", g.add("Shape", "input_ids"), g.const([1]), axis=0)
+    before = g.add("Sub", after, new)
+    heads = [
+        g.add("Transpose", g.add("Reshape", r, g.const([0, 0, -1, D])), perm=[0, 2, 1, 3])
+        for r in rows
+    ]
+    for fresh, old, held in zip(heads[1:], past, present, strict=True):
+        g.add("TensorScatter", old, fresh, before, to=held, axis=2, mode="linear")
+    mixed = g.add("Attention", heads[0], *present, "", "", "", after, is_causal=1)
+    turned = g.add("Transpose", mixed, perm=[0, 2, 1, 3])
+    return g.add("Reshape", turned, g.const([0, 0, -1]))
 
 
 _BLOCK = 16

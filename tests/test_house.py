@@ -21,15 +21,16 @@ SOURCES = sorted(
 )
 
 FLOORS = (
-    "arrays errors",
-    "logit_rules manifest threads sampling ngram_store acceptance",
+    "arrays errors files machine",
+    "logit_rules manifest threads sampling ngram_store acceptance prefix cost_file",
     "session tokenizer chat_template model_folder verify candidates.base candidates.remembering",
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
-    "cache.growing cache.in_place cache.* candidates.universal candidates.mixed logits",
-    "candidates.grammar",
+    "cache.* inputs candidates.universal candidates.mixed logits",
+    "candidates.grammar cache.static",
     "model options decode prompt speech.features speech.vocabulary",
-    "encoder stats drafting exact constraint defaults speech.resample speech.options",
-    "encoder_decoder stream choosing speech.audio speech.segments speech.rules",
+    "encoder stats drafting exact constraint defaults budgeting speech.resample speech.options",
+    "encoder_decoder stream choosing prefixes probe shortlist",
+    "speech.audio speech.segments speech.rules",
     "speech.window generator",
     "seq2seq speech.transcriber",
     "speech.subtitles",
@@ -44,13 +45,8 @@ FLOORS = (
 
 ONLY_IN = {
     "onnxruntime": {
-        "session",
-        "threads",
-        "model",
-        "cache.base",
-        "cache.growing",
-        "cache.in_place",
-        "encoder",
+        *("session", "threads", "inputs", "model"),
+        *("cache.base", "cache.growing", "cache.in_place", "encoder"),
     },
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},

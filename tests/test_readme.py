@@ -12,19 +12,23 @@ from edgespec.cli.main import commands
 from edgespec.options import NAMES
 
 README = Path(__file__).parents[1] / "README.md"
+PREFIXES = README.parent / "docs" / "prefixes.md"
 
 
-def block(mark: str) -> str:
-    """The fenced block that follows a mark in the README."""
-    text = README.read_text(encoding="utf-8")
+def block(mark: str, path: Path = README) -> str:
+    """The fenced block that follows a mark in the README, or in another page."""
+    text = path.read_text(encoding="utf-8")
     found = re.search(rf"<!-- {re.escape(mark)} -->\n```\w+\n(.*?)```", text, re.DOTALL)
-    assert found, f"README.md has no block behind <!-- {mark} -->"
+    assert found, f"{path.name} has no block behind <!-- {mark} -->"
     return found[1]
 
 
 @pytest.mark.onnx
-def test_the_example_of_a_generator_of_your_own_runs() -> None:
-    code = block("python: own generator")
+@pytest.mark.parametrize(
+    ("mark", "path"), [("own generator", README), ("kept prefixes", PREFIXES)], ids=str
+)
+def test_an_example_runs(mark: str, path: Path) -> None:
+    code = block(f"python: {mark}", path)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

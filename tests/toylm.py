@@ -172,8 +172,9 @@ def save(
     outputs: list[onnx.ValueInfoProto],
     *,
     ir_version: int = 8,
+    opset: int = 17,
 ) -> None:
     """Write the graph ``g`` to ``path``."""
     graph = helper.make_graph(g.nodes, "toy", inputs, outputs, g.constants)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version), path)

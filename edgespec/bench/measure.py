@@ -85,7 +85,7 @@ def step_ms(generator: EdgeGenerator, context: int = 128, repeats: int = 7) -> d
         model.prefill(np.ones(context, np.int64))
         took: dict[int, list[float]] = {}
         for _ in range(repeats):
-            for rows in _ROWS if model.max_rows is None else (1,):
+            for rows in _ROWS if model.cannot_verify is None else (1,):
                 began = time.perf_counter()
                 model.forward(np.ones(rows, np.int64))
                 took.setdefault(rows, []).append((time.perf_counter() - began) * 1000)

@@ -1,17 +1,44 @@
-"""What every cache layout can do, and the names of a cache's inputs and outputs in a graph."""
+"""What every cache layout can do, and the tensors that it is made of."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
-from edgespec.errors import CacheRewindError, GraphMismatchError
-from edgespec.session import Slot
+from edgespec.arrays import CacheRows
+from edgespec.errors import CacheRewindError
 
-_PAST = re.compile(r"^past_key_values\.(\d+)\.(key|value)$")
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One tensor of a graph's past.
+
+    Attributes:
+        past: Name of the input.
+        present: Name of the output.
+        order: Letter of each axis: ``("B", "H", "S", "D")``, or as another exporter has them;
+            "2" is keys and values side by side, "2D" one behind the other.
+        axes: Size of each axis, with one text and no position held.
+    """
+
+    past: str
+    present: str
+    order: tuple[str, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        """The axis along which the positions lie."""
+        return self.order.index("S")
+
+    @property
+    def size(self) -> int:
+        """Numbers held of one position."""
+        return prod(self.axes[: self.positions] + self.axes[self.positions + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,60 +46,37 @@ class CacheShape:
     """The tensors that hold a graph's past.
 
     Attributes:
-        pairs: Input and output name of each tensor, ``past_key_values.N.key|value`` and
-            ``present.N.key|value``, 2 x L in layer order.
-        num_heads: H of one layer, the same for all.
-        head_size: D.
+        tensors: In layer order, a layer's keys before its values.
+        num_heads: H of the first layer.
+        head_size: D of the first layer.
         dtype: Element type that the graph declares.
     """
 
-    pairs: tuple[tuple[str, str], ...]
+    tensors: tuple[CacheTensor, ...]
     num_heads: int
     head_size: int
     dtype: np.dtype[np.generic]
 
     @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Input and output name of each tensor."""
+        return tuple((tensor.past, tensor.present) for tensor in self.tensors)
+
+    @property
+    def in_words(self) -> str:
+        """The order of the axes, once for each that there is: ``[B, H, S, D]``."""
+        return ", ".join(dict.fromkeys(f"[{', '.join(t.order)}]" for t in self.tensors))
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every tensor is [1, H, S, D], of the same H and D."""
+        axes = (1, self.num_heads, 0, self.head_size)
+        return all(t.order == ("B", "H", "S", "D") and t.axes == axes for t in self.tensors)
+
+    @property
     def bytes_per_position(self) -> int:
         """Bytes that one cached token takes in all layers."""
-        return len(self.pairs) * self.num_heads * self.head_size * self.dtype.itemsize
-
-
-def cache_shape(
-    path: object,
-    inputs: Mapping[str, Slot],
-    outputs: Mapping[str, Slot],
-    head_size: int | None = None,
-) -> CacheShape:
-    """Read the cache off a graph's inputs and outputs.
-
-    Args:
-        path: The graph's file, for messages.
-        inputs: The graph's inputs by name.
-        outputs: The graph's outputs by name.
-        head_size: D where the graph leaves it open and a configuration file says it.
-
-    Raises:
-        GraphMismatchError: If there is no cache, or it is not one that this package can hold.
-    """
-    found = sorted((int(m[1]), m[2], m[0]) for name in inputs if (m := _PAST.match(name)))
-    if not found:
-        raise GraphMismatchError(
-            f"{path} has no input 'past_key_values.0.key' [1, H, S, D]; "
-            "export it with a cache: edgespec export MODEL"
-        )
-    pairs = tuple((name, f"present.{layer}.{part}") for layer, part, name in found)
-    for _, present in pairs:
-        if present not in outputs:
-            raise GraphMismatchError(f"{path} has no output {present!r}; export the model again")
-    first = inputs[pairs[0][0]]
-    heads, size = first.shape[1], first.shape[3] if len(first.shape) == 4 else None
-    size = size if isinstance(size, int) else head_size
-    if len(first.shape) != 4 or not isinstance(heads, int) or not isinstance(size, int):
-        raise GraphMismatchError(
-            f"{path} has the input {first.name!r} of shape {list(first.shape)}, "
-            "expected [batch, H, S, D] with H and D fixed; export the model again"
-        )
-    return CacheShape(pairs, heads, size, first.dtype)
+        return sum(tensor.size for tensor in self.tensors) * self.dtype.itemsize
 
 
 class Cache(Protocol):
@@ -94,6 +98,9 @@ class Cache(Protocol):
     def bytes_held(self) -> int:
         """Bytes of the buffers, whether filled or not."""
 
+    def expect(self, length: int) -> None:
+        """Hear that the text may come to ``length`` positions, and make room where that pays."""
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions in all."""
 
@@ -109,6 +116,33 @@ class Cache(Protocol):
         Raises:
             CacheRewindError: If ``length`` is negative or more than the cache holds.
         """
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [length, N]."""
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [S, N] that :meth:`read` gave, and nothing else."""
+
+
+def rows_of(shape: CacheShape, values: Sequence[NDArray[Any]], length: int) -> CacheRows:
+    """The first ``length`` positions of a cache's tensors, [length, N], copied."""
+    return np.concatenate(
+        [
+            np.moveaxis(value, tensor.positions, 0)[:length].reshape(length, tensor.size)
+            for tensor, value in zip(shape.tensors, values, strict=True)
+        ],
+        axis=1,
+    )
+
+
+def tensors_of(shape: CacheShape, rows: CacheRows) -> Iterator[NDArray[Any]]:
+    """``rows`` [S, N] as views, one for each tensor of a cache, with its axes."""
+    start = 0
+    for tensor in shape.tensors:
+        others = tensor.axes[: tensor.positions] + tensor.axes[tensor.positions + 1 :]
+        part = rows[:, start : start + tensor.size].reshape(len(rows), *others)
+        yield np.moveaxis(part, 0, tensor.positions)
+        start += tensor.size
 
 
 def check_rewind(length: int, held: int) -> None:

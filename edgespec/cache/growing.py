@@ -3,7 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.cache.base import CacheShape, check_rewind
+from edgespec.arrays import CacheRows
+from edgespec.cache.base import CacheShape, check_rewind, rows_of, tensors_of
 
 
 class GrowingCache:
@@ -19,8 +20,7 @@ class GrowingCache:
         self.generation = 0
         self._device = device
         self._length = 0
-        nothing = np.zeros((1, shape.num_heads, 0, shape.head_size), shape.dtype)
-        self._values = [self._held(nothing) for _ in shape.pairs]
+        self._values = [self._held(np.zeros(t.axes, shape.dtype)) for t in shape.tensors]
 
     @property
     def length(self) -> int:
@@ -31,6 +31,9 @@ class GrowingCache:
     def bytes_held(self) -> int:
         """Bytes of the tensors held."""
         return self._rows_held() * self.shape.bytes_per_position
+
+    def expect(self, length: int) -> None:
+        """Nothing to do: see :meth:`reserve`."""
 
     def reserve(self, length: int) -> None:
         """Nothing to do: each run makes its own room."""
@@ -55,14 +58,28 @@ class GrowingCache:
         self._length = length
         self.generation += 1
 
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [length, N]."""
+        return rows_of(self.shape, [value.numpy() for value in self._values], length)
+
+    def write(self, rows: CacheRows) -> None:
+        """Hold a copy of ``rows`` [S, N] as the next past."""
+        # Copied, as on the CPU an OrtValue shares the memory of its array (1.32, tried).
+        self._values = [
+            self._held(np.array(one, order="C")) for one in tensors_of(self.shape, rows)
+        ]
+        self._length = len(rows)
+        self.generation += 1
+
     def _rows_held(self) -> int:
-        return int(self._values[0].shape()[2])
+        return int(self._values[0].shape()[self.shape.tensors[0].positions])
 
     def _crop(self) -> None:
         # A slice along S is not contiguous: binding its pointer would read wrong rows in silence.
+        kept = slice(self._length)
         self._values = [
-            self._held(np.ascontiguousarray(value.numpy()[:, :, : self._length]))
-            for value in self._values
+            self._held(np.ascontiguousarray(value.numpy()[(slice(None),) * t.positions + (kept,)]))
+            for t, value in zip(self.shape.tensors, self._values, strict=True)
         ]
 
     def _held(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ort.OrtValue:

@@ -3,7 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.cache.base import CacheShape, check_rewind
+from edgespec.arrays import CacheRows
+from edgespec.cache.base import CacheShape, check_rewind, rows_of, tensors_of
 
 STEP = 256
 """Buffers grow by multiples of this many positions, so that small texts take little memory."""
@@ -31,6 +32,7 @@ class InPlaceCache:
         self._length = 0
         self._capacity = 0
         self._values: list[ort.OrtValue] = []
+        self._block: CacheRows | None = None  # their memory, on the CPU
 
     @property
     def length(self) -> int:
@@ -42,11 +44,15 @@ class InPlaceCache:
         """Bytes of the buffers, whether filled or not."""
         return self._capacity * self.shape.bytes_per_position
 
+    def expect(self, length: int) -> None:
+        """Make room at once: what is not filled costs memory alone, and only when touched."""
+        self.reserve(length)
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions; what is held is copied when the buffers grow."""
         if length <= self._capacity:
             return
-        capacity = -(-max(length, self._capacity * 5 // 4) // STEP) * STEP
+        capacity = self._capacity_for(length)
         if self._max_length is not None:
             capacity = min(capacity, max(self._max_length, length))
         # Zeros come from the system page by page as they are touched, and one large block goes
@@ -60,8 +66,12 @@ class InPlaceCache:
                 rows[:, :, : self._length] = value.numpy()[:, :, : self._length]
         # On the CPU an OrtValue shares the array's memory and keeps it alive (1.32, tried).
         self._values = [ort.OrtValue.ortvalue_from_numpy(r, self._device, 0) for r in block]
+        self._block = block if self._device == "cpu" else None
         self._capacity = capacity
         self.generation += 1
+
+    def _capacity_for(self, length: int) -> int:
+        return -(-max(length, self._capacity * 5 // 4) // STEP) * STEP
 
     def bind(self, binding: ort.IOBinding) -> None:
         """Bind each buffer as past and as present."""
@@ -77,3 +87,23 @@ class InPlaceCache:
         """Keep the first ``length`` positions: no copy, the rows beyond are overwritten later."""
         check_rewind(length, self._length)
         self._length = length
+
+    def read(self, length: int) -> CacheRows:
+        """A copy of the first ``length`` positions of every tensor, [length, N]."""
+        if not self._values:
+            self.reserve(length)
+        return rows_of(self.shape, [value.numpy() for value in self._values], length)
+
+    def write(self, rows: CacheRows) -> None:
+        """Put ``rows`` [S, N] where they stay; the bindings remain right."""
+        count = len(rows)
+        self._length = 0
+        self.reserve(count)
+        for i, new in enumerate(tensors_of(self.shape, rows)):
+            if self._block is not None:
+                self._block[i, :, :, :count] = new
+            else:
+                held = self._values[i].numpy()
+                held[:, :, :count] = new
+                self._values[i].update_inplace(held)
+        self._length = count

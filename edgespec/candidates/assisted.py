@@ -44,6 +44,9 @@ class DraftModel(Protocol):
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` cached positions."""
 
+    def rewind_to_shared(self, tokens: TokenIds) -> int:
+        """Keep what was read of ``tokens`` [T] already; how many positions that is."""
+
     def hand_to(self, reader: object) -> bool:
         """Note who reads now; True if the cache still holds what ``reader`` read."""
 
@@ -51,31 +54,29 @@ class DraftModel(Protocol):
 class DraftReader:
     """A draft model reading a text that changes at its end.
 
-    It knows which tokens the model has read, and compares: whatever was refused, accepted, written
-    without a draft or spelt in other tokens since, only the new tail is read.
+    The model knows which tokens it has read: whatever was refused, accepted, written without a
+    draft or spelt in other tokens since, and whatever text it read before, only what is new is
+    read.
     """
 
-    def __init__(self, draft: DraftModel) -> None:
-        """Read with ``draft`` and its cache."""
-        self.draft = draft
-        self.forget()
+    def __init__(self, draft: DraftModel, *, reuse_prefix: bool = True) -> None:
+        """Read with ``draft`` and its cache.
 
-    def forget(self) -> None:
-        """Another text begins: nothing that was read counts any more."""
-        self._read = np.empty(0, np.int64)
+        Args:
+            draft: The draft model.
+            reuse_prefix: Go on from what was read before this reader's first text.
+        """
+        self.draft, self.reuse_prefix = draft, reuse_prefix
 
     def row_after(self, tokens: TokenIds) -> Logits:
         """What the draft says of the token after ``tokens`` [T]: a row [V].
 
         Afterwards its cache holds ``tokens``, and nothing else.
         """
-        if not self.draft.hand_to(self):
+        if not self.draft.hand_to(self) and not self.reuse_prefix:
             self.draft.rewind(0)
-        read = self._read[: self.draft.length]
         # The last token is read again even where the cache has it: its row of logits is gone.
-        self.draft.rewind(min(_common_start(read, tokens), len(tokens) - 1))
-        self._read = tokens.copy()
-        unread = tokens[self.draft.length :]
+        unread = tokens[self.draft.rewind_to_shared(tokens[:-1]) :]
         self.draft.prefill(unread[:-1])
         row: Logits = self.draft.forward(unread[-1:])[-1]
         return row
@@ -182,6 +183,7 @@ class AssistedCandidateGenerator:
         eos_token_ids: Iterable[int] = (),
         max_length: int | None = None,
         assistant_confidence_threshold: float = 0.4,
+        reuse_prefix: bool = True,
     ) -> None:
         """Draft with ``draft`` and its cache.
 
@@ -196,14 +198,15 @@ class AssistedCandidateGenerator:
                 proposed, and the target goes on alone.
             assistant_confidence_threshold: At first, a token less likely than this is the last of
                 a round; 0 for no such rule.
+            reuse_prefix: Let the draft go on from what it read before this text.
         """
         self.draft = draft
+        self.reuse_prefix = reuse_prefix
         self.vocab_size = vocab_size
         self.width = vocab_size if width is None else width
         self.pick = pick
         self.eos_token_ids = frozenset(eos_token_ids)
         self.max_length = max_length
-        self._reader = DraftReader(draft)
         self._first_threshold = assistant_confidence_threshold
         self._start_anew()
 
@@ -212,7 +215,7 @@ class AssistedCandidateGenerator:
         self._judged: deque[tuple[float, bool]] = deque(maxlen=LABELS)
         self._before, self._spoken = 0, SILENCE
         self._in_vain: int | None = 0  # candidates so far while none has stood
-        self._reader.forget()
+        self._reader = DraftReader(self.draft, reuse_prefix=self.reuse_prefix)
 
     def begin(self, input_ids: TokenIds) -> None:
         """A new request: what was read and learned belongs to another text."""
@@ -306,10 +309,3 @@ def _likelihood(row: Logits, token: int) -> float:
         return 0.0  # only rules of the caller's can want it
     with np.errstate(over="ignore"):
         return float(1.0 / np.exp(row - row[token]).sum())
-
-
-def _common_start(one: TokenIds, other: TokenIds) -> int:
-    """How many tokens are the same at the start of both."""
-    count = min(len(one), len(other))
-    differ = np.flatnonzero(one[:count] != other[:count])
-    return int(differ[0]) if differ.size else count

@@ -65,7 +65,7 @@ class MixedCandidateGenerator:
         self._acceptance = Acceptance()
         self._round_s: deque[float] = deque(maxlen=7)
         self._winner: _Source | None = None
-        self._before = 0
+        self._before = self._most_after = 0
         self._returned_at: float | None = None
 
     def begin(self, input_ids: TokenIds) -> None:
@@ -82,11 +82,12 @@ class MixedCandidateGenerator:
 
     def get_candidates(self, input_ids: TokenIds, max_candidates: int) -> Candidates:
         """Return the proposal [K] that promises the most tokens, with its source."""
-        if self._returned_at is not None:
+        # Where more was written than one round can, rounds went by in which nobody was asked.
+        if self._returned_at is not None and len(input_ids) <= self._most_after:
             self._round_s.append(time.perf_counter() - self._returned_at)
         self._learn(input_ids)
         best, self._winner, best_promise = NO_CANDIDATES, None, 0.0
-        for source in sorted(self._sources, key=self._is_costly):
+        for source in sorted(self._sources, key=lambda one: self._turn(one, max_candidates)):
             count = self._count(source, max_candidates, self._rate(best_promise, 0.0))
             candidates = self._ask(source, input_ids, count) if count else NO_CANDIDATES
             if candidates.draft_probs is not None:
@@ -98,6 +99,7 @@ class MixedCandidateGenerator:
             if promise > best_promise:
                 best, self._winner, best_promise = candidates, source, promise
         self._before = len(input_ids)
+        self._most_after = len(input_ids) + len(best.tokens) + 1
         self._returned_at = time.perf_counter()
         return best if self._winner is None else replace(best, source=self._winner.name)
 
@@ -124,17 +126,17 @@ class MixedCandidateGenerator:
         round_s = median(self._round_s) if self._round_s else 0.0
         return bool(source.seconds) and source.candidate_s > _CHEAP_SHARE * round_s > 0
 
+    def _turn(self, source: _Source, max_candidates: int) -> tuple[bool, float]:
+        """Those that cost nothing first, then the most promising: the first drawn one is taken."""
+        if not self._is_costly(source):
+            return False, 0.0
+        return True, -self._best(source, max_candidates, 0.0)[1]
+
     def _count(self, source: _Source, max_candidates: int, rate_to_beat: float) -> int:
         """How many candidates to ask ``source`` for: all if they cost nothing, else what pays."""
         if not self._is_costly(source):
             return max_candidates
-        best, best_rate, expected, chance = 0, rate_to_beat, 0.0, 1.0
-        for k in range(1, max_candidates + 1):
-            chance *= self._acceptance.chance(source.name, None, k - 1)
-            expected += chance
-            rate = self._rate(expected, k * source.candidate_s)
-            if rate > best_rate:
-                best, best_rate = k, rate
+        best, _ = self._best(source, max_candidates, rate_to_beat)
         if best:
             return best
         source.skipped += 1
@@ -142,6 +144,18 @@ class MixedCandidateGenerator:
             return 0
         source.skipped = 0
         return 1
+
+    def _best(self, source: _Source, max_candidates: int, rate_to_beat: float) -> tuple[int, float]:
+        """How many candidates of ``source`` bring the most tokens a second, and how many tokens."""
+        best, best_rate, expected, chance = 0, rate_to_beat, 0.0, 1.0
+        chances = self._acceptance.chances(source.name, None, max_candidates)
+        for k, next_stands in enumerate(chances, 1):
+            chance *= next_stands
+            expected += chance
+            rate = self._rate(expected, k * source.candidate_s)
+            if rate > best_rate:
+                best, best_rate = k, rate
+        return best, best_rate
 
     def _ask(self, source: _Source, input_ids: TokenIds, count: int) -> Candidates:
         began = time.perf_counter()
@@ -154,8 +168,9 @@ class MixedCandidateGenerator:
     def _promise(self, source: _Source, candidates: Candidates) -> float:
         """How many of the candidates should stand."""
         expected, chance = 0.0, 1.0
-        for i in range(len(candidates.tokens)):
-            chance *= self._acceptance.chance(source.name, candidates.match_length, i)
+        count = len(candidates.tokens)
+        for next_stands in self._acceptance.chances(source.name, candidates.match_length, count):
+            chance *= next_stands
             expected += chance
         return expected
 

@@ -54,6 +54,7 @@ class UniversalAssistedCandidateGenerator:
         target_eos_token_ids: Iterable[int] = (),
         max_length: int | None = None,
         assistant_confidence_threshold: float = 0.4,
+        reuse_prefix: bool = True,
     ) -> None:
         """Draft with ``draft`` and its cache.
 
@@ -70,8 +71,10 @@ class UniversalAssistedCandidateGenerator:
             max_length: The longest text that the draft can read, in its own tokens.
             assistant_confidence_threshold: A token less likely than this to the draft is the last
                 of a round; 0 for no such rule.
+            reuse_prefix: Let the draft go on from what it read before this text.
         """
         self.draft = draft
+        self.reuse_prefix = reuse_prefix
         self.tokenizer, self.target_tokenizer = tokenizer, target_tokenizer
         self.width = target_tokenizer.size if width is None else width
         self.pick = pick
@@ -79,11 +82,10 @@ class UniversalAssistedCandidateGenerator:
         self.target_eos = next(iter(target_eos_token_ids), None)
         self.max_length = max_length
         self.threshold = assistant_confidence_threshold
-        self._reader = DraftReader(draft)
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self._reader.forget()
+        self._reader = DraftReader(self.draft, reuse_prefix=self.reuse_prefix)
         self._bytes, self._known, self._last = b"", 0, -1
         self._respelt = Respelt(self.tokenizer)
 

@@ -107,7 +107,7 @@ def command(
         **({"universal_draft": True} if universal_draft else {}),
     )
     if generator.draft is not None:
-        given |= {"draft": generator.draft, "universal_draft": universal_draft}
+        given |= {"draft": draft_model or draft, "universal_draft": universal_draft}
     if chat:
         prompt, given["add_special_tokens"] = generator.chat_prompt(_message(prompt)), False
     stream = generator.stream(prompt, **given)
@@ -197,8 +197,9 @@ def _as_json(model: str | None, chunks: list[Chunk], stats: Stats) -> dict[str, 
 def _in_words(stats: Stats, chunks: list[Chunk]) -> str:
     """The statistics of a call as a few lines."""
     lines = [
-        f"{stats.prompt_tokens} tokens read in {stats.prefill_s:.2f} s, "
-        f"{stats.emitted} written in {stats.decode_s:.2f} s"
+        f"{stats.prompt_tokens - stats.reused_tokens} tokens read in {stats.prefill_s:.2f} s, "
+        + (f"{stats.reused_tokens} known already, " if stats.reused_tokens else "")
+        + f"{stats.emitted} written in {stats.decode_s:.2f} s"
         + (f" ({stats.tokens_per_s:.1f} tokens/s)" if stats.tokens_per_s else "")
         + f", end: {chunks[-1].finish_reason}"
     ]

@@ -39,7 +39,10 @@ def describe(generator: EdgeGenerator | EncoderDecoder) -> dict[str, Any]:
     """The facts, named as in ``edgespec.json`` where they stand there."""
     folder, session = generator.folder, generator.session
     manifest, shape = folder.manifest, generator.model.cache.shape
-    files = sorted(p for p in folder.folder.iterdir() if _is_part(p, folder.graph))
+    model = generator.model
+    ours = (folder.graph.name, ENCODER, CROSS)
+    others = [p.name for p in folder.graph.parent.glob("*.onnx") if p.name not in ours]
+    files = sorted(p for p in folder.graph.parent.iterdir() if _is_part(p, others))
     return {
         "graph": str(folder.graph),
         "made_by": folder.made_by,
@@ -47,35 +50,53 @@ def describe(generator: EdgeGenerator | EncoderDecoder) -> dict[str, Any]:
         "architecture": manifest.architecture,
         "runs_on": class_for(folder),
         "precision": manifest.precision,
+        "accuracy_level": manifest.accuracy_level,
+        "block_size": manifest.block_size,
+        "kl_against_fp32": manifest.parity.get("kl"),
         "size_bytes": {p.name: p.stat().st_size for p in files},
         "provider": session.provider,
         "threads": session.threads,
-        "vocabulary": generator.model.vocab_size,
+        "inputs": [name for name in session.inputs if name not in dict(shape.pairs)],
+        "vocabulary": model.vocab_size,
         "tokenizer": None if generator.tokenizer is None else generator.tokenizer.size,
         "longest_text": generator.max_length,
-        "layers": len(shape.pairs) // 2,
+        "layers": manifest.num_layers or len(shape.pairs) // 2,
         "kv_heads": shape.num_heads,
         "head_size": shape.head_size,
         "cache_layout": manifest.cache_layout,
+        "cache_axes": shape.in_words,
+        "min_onnxruntime": manifest.min_onnxruntime,
         "cache_dtype": str(shape.dtype),
         "cache_bytes_per_token": shape.bytes_per_position,
         "eos_token_ids": list(manifest.eos_token_ids),
-        "verifies_candidates": generator.model.max_rows is None,
+        "verifies_candidates": model.cannot_verify is None,
+        "why": model.cannot_verify or _checked(folder.made_by),
         "versions": dict(manifest.versions),
         "parity": dict(manifest.parity),
     }
 
 
-def _is_part(path: Path, graph: Path) -> bool:
-    """Whether a file is the graph or holds weights of one: writers name such files freely."""
-    ours = (graph.name, ENCODER, CROSS)
-    is_other_graph = path.suffix == ".onnx" and path.name not in ours
-    return path.is_file() and not is_other_graph and path.suffix not in (".json", ".jinja", ".txt")
+def _checked(made_by: str) -> str:
+    """How it is known that candidates can be verified."""
+    if made_by == "edgespec":
+        return "checked when it was exported"
+    return "tokens read together and one by one gave the same scores when it was loaded"
+
+
+def _is_part(path: Path, others: list[str]) -> bool:
+    """Whether a file is the graph or holds weights of it: writers name such files freely.
+
+    ``others`` are the graphs beside it; weights of theirs begin with their names.
+    """
+    is_of_another = path.name.startswith(tuple(others))
+    return path.is_file() and not is_of_another and path.suffix not in (".json", ".jinja", ".txt")
 
 
 def _in_words(value: object) -> str:
     if isinstance(value, dict):
         return "\n".join(f"{k} {_size(k, v)}" for k, v in value.items()) or "not recorded"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
     return "unknown" if value is None else str(value)
 
 

@@ -3,16 +3,18 @@
 import copy
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from optimum.exporters.tasks import TasksManager
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from edgespec.errors import ExportError, TokenizerError
+from edgespec_export import gguf_file, gguf_tokenizer
+from edgespec_export.gguf_file import Header
 
 METADATA = ("*.json", "*.jinja", "*.txt", "*.model")
 """Patterns of the files beside the weights: configurations and whatever tokenizers are made of."""
@@ -39,14 +41,16 @@ class Checkpoint:
     Attributes:
         model: In float32 and evaluation mode; the reference that a graph is compared with.
         tokenizer: As transformers loads it.
-        folder: Where the checkpoint's configuration and tokenizer files lie.
+        folder: Where the checkpoint's configuration and tokenizer files lie; None if it has none.
         max_length: The longest text in tokens that the export is for.
+        copied: Files of ``folder`` that are as they should be in the new folder.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    folder: Path
+    folder: Path | None
     max_length: int
+    copied: tuple[str, ...] = COPIED
 
     @property
     def vocab_size(self) -> int:
@@ -74,6 +78,11 @@ class Checkpoint:
         found: int | None = self._default("pad_token_id")
         return found
 
+    def encode(self, text: str) -> list[int]:
+        """The token ids of ``text``."""
+        ids: list[int] = self.tokenizer(text)["input_ids"]
+        return ids
+
     def copy_for_trace(self) -> PreTrainedModel:
         """A copy with the same weights, not copied, and a configuration of its own.
 
@@ -82,6 +91,22 @@ class Checkpoint:
         """
         shared = {id(tensor): tensor for tensor in self.model.parameters()}
         return copy.deepcopy(self.model, shared)
+
+    def first_layers(self, count: int) -> "Checkpoint":
+        """The same with its first ``count`` layers alone, before the last norm and the head.
+
+        Early exit of Elhoushi et al., LayerSkip, 2024, https://arxiv.org/abs/2404.16710.
+        """
+        config = self.model.config
+        whole = config.num_hidden_layers
+        for module in self.model.modules():
+            for name, child in module.named_children():
+                if isinstance(child, torch.nn.ModuleList) and len(child) == whole:
+                    setattr(module, name, child[:count])
+        config.num_hidden_layers = count
+        if getattr(config, "layer_types", None) is not None:
+            config.layer_types = config.layer_types[:count]
+        return replace(self, copied=tuple(name for name in COPIED if name != "config.json"))
 
     def round_weights(self, dtype: torch.dtype) -> None:
         """Round every weight to what ``dtype`` can hold; they stay float32."""
@@ -98,8 +123,9 @@ class Checkpoint:
             TokenizerError: If no ``tokenizer.json`` comes of it.
         """
         self.tokenizer.save_pretrained(folder)
-        for name in COPIED:
-            if (self.folder / name).is_file():
+        _name_class_plainly(folder / "tokenizer_config.json")
+        for name in self.copied:
+            if self.folder is not None and (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
         if not (folder / "config.json").is_file():
             self.model.config.save_pretrained(folder)
@@ -127,7 +153,7 @@ def load(
     """Load a checkpoint in float32.
 
     Args:
-        source: A local folder or a hub name.
+        source: A local folder, a GGUF file or a hub name.
         model_type: As its configuration says.
         max_length: The longest text; None takes what the model was made for.
         task: By optimum's name.
@@ -142,9 +168,10 @@ def load(
     # NormalizedConfigManager knows fewer families than the graph itself says about layers,
     # heads and sizes, which the cache layout reads from the trace.
     model_class = TasksManager.get_model_class_for_task(task, framework="pt", model_type=model_type)
+    header = gguf_file.read_header(Path(source)) if gguf_file.is_gguf(Path(source)) else None
     try:
         model, report = model_class.from_pretrained(
-            source,
+            **_place(source, header),
             dtype=torch.float32,
             trust_remote_code=False,
             output_loading_info=True,
@@ -161,10 +188,13 @@ def load(
             "they would be random, so fetch the whole checkpoint"
         )
     model.eval()
-    folder = Path(source) if Path(source).is_dir() else _fetch_metadata(source)
-    checkpoint = Checkpoint(
-        model, _load_tokenizer(folder), folder, _checked_length(model.config, max_length)
-    )
+    longest = _checked_length(model.config, max_length)
+    if header is not None:
+        _finish_gguf(model, header)
+        checkpoint = Checkpoint(model, gguf_tokenizer.load(header), None, longest)
+    else:
+        folder = Path(source) if Path(source).is_dir() else _fetch_metadata(source)
+        checkpoint = Checkpoint(model, _load_tokenizer(folder), folder, longest)
     known, wide = len(checkpoint.tokenizer), checkpoint.vocab_size
     if known > wide:
         raise TokenizerError(
@@ -172,6 +202,26 @@ def load(
             "the checkpoint was trained with"
         )
     return checkpoint
+
+
+def _place(source: str, header: Header | None) -> dict[str, Any]:
+    """Where transformers finds the checkpoint, and its configuration if no file holds it."""
+    if header is None:
+        return {"pretrained_model_name_or_path": source}
+    config = AutoConfig.for_model(**gguf_file.config(header))
+    return {
+        "pretrained_model_name_or_path": str(header.path.parent),
+        "gguf_file": header.path.name,
+        "config": config,
+    }
+
+
+def _finish_gguf(model: PreTrainedModel, header: Header) -> None:
+    """Mend what transformers leaves out or leaves behind (5.24, tried)."""
+    # The weights are no longer quantised, and the copy in the new folder must not say so.
+    model.config.__dict__.pop("quantization_config", None)
+    if header.rope_factors:
+        model.model.rotary_emb.inv_freq.div_(torch.tensor(header.rope_factors))
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -212,6 +262,12 @@ def _fetch_metadata(name: str) -> Path:
     import huggingface_hub
 
     return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(METADATA)))
+
+
+def _name_class_plainly(path: Path) -> None:
+    """Name the class as all of transformers' versions know it: 5 writes one that 4 has not."""
+    said = path.read_text(encoding="utf-8")
+    path.write_text(said.replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"'), "utf-8")
 
 
 def _chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from edgespec.errors import ExportError
 from edgespec.manifest import CROSS, ENCODER, Manifest
 from edgespec_export import checkpoint, families, folder, pipeline, weights
 from edgespec_export.cache_layouts import cross, in_place
-from edgespec_export.fuse import fuse
-from edgespec_export.names import name_plainly
+from edgespec_export.drafts import Draft
 from edgespec_export.parts_parity import check_parts
+from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
 from edgespec_export.tidy import tidy
 from edgespec_export.trace_parts import trace_parts
@@ -23,13 +24,21 @@ def run(
     out: Path,
     *,
     model_type: str,
+    cache: str,
+    precision: Precision,
     max_length: int | None,
     force: bool,
     half_weights: bool,
     check: bool,
     progress: Progress,
+    draft: Draft | None = None,
 ) -> None:
-    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`."""
+    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`.
+
+    Raises:
+        ExportError: If something is asked for that is only for decoders.
+    """
+    _check_asked(model_type, cache, precision, draft)
     with folder.built_whole(out, force=force) as building:
         with progress.step("load checkpoint"):
             loaded = checkpoint.load(source, model_type, max_length, _task(source, model_type))
@@ -42,14 +51,13 @@ def run(
                 if part is not None:
                     tidy(part.graph)
                     cross.apply(part)
-            cache = in_place.apply(parts.decoder)
+            shape = in_place.apply(parts.decoder)
         graphs = {folder.MODEL: parts.decoder, CROSS: parts.cross}
         if parts.encoder is not None:
             graphs[ENCODER] = parts.encoder
         with progress.step("fuse"):
             for part in graphs.values():
-                fuse(part.graph, loaded.max_length)
-                name_plainly(part.graph)
+                pipeline.finish(part, "in_place", loaded.max_length)
         with progress.step("write"):
             for name, part in graphs.items():
                 if half_weights:
@@ -59,16 +67,16 @@ def run(
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
-                measured = check_parts(building, loaded.model, cache, loaded.max_length)
+                measured = check_parts(building, loaded.model, shape, loaded.max_length)
         Manifest(
             architecture=model_type,
             kind="encoder_decoder",
             vocab_size=loaded.vocab_size,
             max_length=loaded.max_length,
             cache_layout="in_place",
-            num_layers=cache.num_layers,
-            num_kv_heads=cache.num_kv_heads,
-            head_size=cache.head_size,
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_size=shape.head_size,
             weights_dtype="float16" if half_weights else "float32",
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
@@ -79,8 +87,21 @@ def run(
             source=pipeline.named(source),
             versions=pipeline.versions(parts.decoder),
             parity=measured,
-            min_onnxruntime=pipeline.MIN_ONNXRUNTIME,
+            min_onnxruntime=in_place.MIN_ONNXRUNTIME,
         ).write(building)
+
+
+def _check_asked(model_type: str, cache: str, precision: Precision, draft: Draft | None) -> None:
+    asked = {
+        f"--precision {precision.name}": precision.name != "fp32",
+        f"--cache {cache}": cache != "in_place",
+        "--draft": draft is not None,
+    }
+    for option, is_asked in asked.items():
+        if is_asked:
+            raise ExportError(
+                f"{option} is not to be had for {model_type}, an encoder-decoder; leave it out"
+            )
 
 
 def _task(source: str, model_type: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgespec.errors import ExportError, ModelFolderError, UnsupportedArchitectureError
 from edgespec.manifest import read_json
+from edgespec_export import gguf_file, requirements
 
 SUPPORTED = (
     "cohere",
@@ -41,13 +42,17 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def read_config(source: str) -> dict[str, Any]:
-    """``config.json`` of a local folder or of a hub name; of the hub nothing else is fetched.
+    """``config.json`` of a local folder, a GGUF file or a hub name; no more is fetched or read.
 
     Raises:
         ModelFolderError: If the folder has no readable ``config.json``.
-        ExportError: If ``source`` is neither a folder nor a name that the hub gives out.
+        MissingExtraError: If ``source`` is a GGUF file and the packages for it are missing.
+        ExportError: If ``source`` is no folder, GGUF file or name that the hub gives out.
     """
     folder = Path(source)
+    if gguf_file.is_gguf(folder):
+        requirements.check_installed(requirements.GGUF)
+        return gguf_file.config(gguf_file.read_header(folder))
     if folder.is_dir():
         path = folder / "config.json"
         if not path.is_file():
@@ -57,8 +62,9 @@ def read_config(source: str) -> dict[str, Any]:
         return read_json(path)
     if folder.exists() or not HUB_NAME.fullmatch(source):
         raise ExportError(
-            f"{source} is no folder; give a folder with a transformers checkpoint, or a name on "
-            "the Hugging Face hub such as HuggingFaceTB/SmolLM2-135M"
+            f"{source} is no folder and no GGUF file; give a folder with a transformers "
+            "checkpoint, a .gguf file, or a name on the Hugging Face hub such as "
+            "HuggingFaceTB/SmolLM2-135M"
         )
     return read_json(_fetch_config(source))
 

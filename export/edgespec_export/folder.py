@@ -11,6 +11,11 @@ from edgespec import manifest
 from edgespec.errors import ExportError
 
 MODEL = "model.onnx"
+DRAFT = "draft"
+"""The folder in a model's folder with its draft."""
+DRAFT_GRAPH = "draft.onnx"
+"""A draft's graph that shares its target's weights. It lies beside the target's: ONNX Runtime reads
+no weights from outside of a graph's own folder, not even by a link (1.32, tried)."""
 
 
 @contextlib.contextmanager
@@ -30,6 +35,12 @@ def built_whole(out: Path, *, force: bool) -> Iterator[Path]:
         _put_in_place(building, out, out.parent / f".{out.name}.{mark}.old")
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def name_of(source: str) -> str:
+    """What a source is called, wherever it lies: the last part of its path, a file's stem."""
+    path = Path(source).resolve()
+    return path.stem if path.is_file() else path.name
 
 
 def check_place(out: Path, *, force: bool) -> None:

@@ -25,7 +25,7 @@ def fuse(graph: ir.Graph, max_length: int) -> None:
     straighten(graph)
     _fuse_skips(graph)
     _pack_query_key_value(graph)
-    _lay_out_weights(graph)
+    lay_out_weights(graph)
     g.remove_dead_nodes(graph)
 
 
@@ -185,11 +185,12 @@ def _joined_rows(name: str, weights: list[ir.Value]) -> ir.LazyTensor:
     )
 
 
-def _lay_out_weights(graph: ir.Graph) -> None:
+def lay_out_weights(graph: ir.Graph, *, fused: bool = True) -> None:
     """Store each linear weight as MatMul reads it; one that others read too stays as it is.
 
     A tied head shares its weight with the embedding, which reads rows: there the product
-    transposes while it multiplies, and the weight is stored once.
+    transposes while it multiplies, and the weight is stored once. Without ``fused`` that is left
+    to the runtime that loads the graph.
     """
     for node in list(graph):
         if node.op_type != "Transpose":
@@ -199,7 +200,9 @@ def _lay_out_weights(graph: ir.Graph) -> None:
             continue
         if len(weight.uses()) == 1 and not weight.is_graph_output():
             g.replace(output, _turned(graph, weight))
-        elif all(u.op_type == "MatMul" and u.inputs[1] is output for u in output.consumers()):
+        elif fused and all(
+            user.op_type == "MatMul" and user.inputs[1] is output for user in output.consumers()
+        ):
             for user in output.consumers():
                 product = g.insert_before(
                     user,

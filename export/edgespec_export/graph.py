@@ -14,6 +14,7 @@ from edgespec.threads import pool_is_shared
 MICROSOFT = "com.microsoft"
 OPSETS = {"": 20, MICROSOFT: 1}
 IR_VERSION = 10
+"""What a trace speaks; a cache layout may need an older or a newer one."""
 
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
@@ -65,6 +66,11 @@ def add_ints(graph: ir.Graph, numbers: Sequence[int]) -> ir.Value:
     """An int64 [len(numbers)] initializer, one for all places that need the same numbers."""
     name = "ints_" + "_".join(str(n) for n in numbers)
     return add_constant(graph, name, np.array(numbers, np.int64))
+
+
+def add_number(graph: ir.Graph, number: float) -> ir.Value:
+    """A float32 [] initializer, one for all places that need the same number."""
+    return add_constant(graph, f"number_{number!r}", np.array(number, np.float32))
 
 
 def insert_before(

@@ -1,7 +1,6 @@
 """The gate: a written graph must compute what the checkpoint computes, or there is no folder.
 
-Checked are the files themselves, with past and present bound to the same memory as the runtime
-binds them.
+Checked are the files themselves, with the cache bound as the runtime binds it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from edgespec.errors import ParityError
-from edgespec.threads import pool_is_shared
-from edgespec_export.cache_layouts.in_place import CacheShape
+from edgespec_export.cache_layouts.base import CacheShape
+from edgespec_export.written import Array, Written
 
 CASES = ((0, 12), (1, 11), (7, 5), (11, 1))
 """(P, S): P tokens are read first, then S more in one call."""
@@ -31,8 +29,6 @@ size 30, differs by 8e-5; random weights with logits below 1 by 3e-7.
 """
 LONGEST_WINDOW = 1024
 """Attention windows up to this size are outgrown once, longer ones would take too long."""
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,73 +45,12 @@ class Reference:
         return array
 
 
-class Written:
-    """The graph in a folder, run as the runtime runs it: one buffer for past and present.
-
-    Attributes:
-        length: How many positions of the cache count; set it lower to rewind.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        cache: CacheShape,
-        positions: int,
-        given: Mapping[str, Array] | None = None,
-    ) -> None:
-        """Load ``path`` with a cache for ``positions`` tokens, and inputs ``given`` for good."""
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        # Threads that spin between runs take the CPUs from PyTorch, whose turn it is then.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Where a model was loaded before in this process, as in a notebook, its threads serve here.
-        options.use_per_session_threads = not pool_is_shared()
-        self._session = onnxruntime.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"]
-        )
-        self._binding = self._session.io_binding()
-        self.length = 0
-        # Up to onnxruntime 1.24 a binding does not keep its arrays alive.
-        self._kept: list[Array] = []
-        for layer in range(cache.num_layers):
-            for kind in ("key", "value"):
-                # Rows that nothing wrote must not matter, so they hold what would be noticed.
-                rows = np.full((1, cache.num_kv_heads, positions, cache.head_size), 1e3, np.float32)
-                self._kept.append(rows)
-                buffer = onnxruntime.OrtValue.ortvalue_from_numpy(rows)
-                self._binding.bind_ortvalue_input(f"past_key_values.{layer}.{kind}", buffer)
-                self._binding.bind_ortvalue_output(f"present.{layer}.{kind}", buffer)
-        for name, array in (given or {}).items():
-            self._kept.append(array)
-            self._binding.bind_cpu_input(name, array)
-        self._names = {node.name for node in self._session.get_inputs()}
-
-    def read(self, tokens: Sequence[int], *, keep: int = 0) -> NDArray[np.float32]:
-        """Logits [S, V] of S tokens behind those already read; of the last ``keep`` if not 0."""
-        total = self.length + len(tokens)
-        feeds = {
-            "input_ids": np.array([list(tokens)], np.int64),
-            "attention_mask": np.ones((1, total), np.int64),
-            "position_ids": np.arange(self.length, total, dtype=np.int64)[None],
-            "num_logits_to_keep": np.array(keep, np.int64),
-        }
-        for name, array in feeds.items():
-            if name not in self._names:
-                continue
-            self._binding.bind_cpu_input(name, array)
-        # Bound anew each time: an output keeps the buffer, and so the size, of its first run.
-        self._binding.bind_output("logits")
-        self._session.run_with_iobinding(self._binding)
-        self.length = total
-        logits: NDArray[np.float32] = self._binding.get_outputs()[-1].numpy()[0]
-        return logits
-
-
 def check(
     path: Path,
     reference: PreTrainedModel,
     cache: CacheShape,
     *,
+    layout: str = "in_place",
     max_length: int,
     windows: Sequence[int] = (),
     truth: Reference | None = None,
@@ -127,6 +62,7 @@ def check(
         path: ``model.onnx`` as written.
         reference: The checkpoint's own model, in float32.
         cache: Shape of the graph's cache.
+        layout: Where the graph keeps it; layouts for batches are checked with two texts as well.
         max_length: Longest text in tokens.
         windows: Sizes of the layers' attention windows, if they have any.
         truth: How ``reference`` is read, if it takes more than tokens.
@@ -147,7 +83,8 @@ def check(
         *((w + 1, 11) for w in windows if w <= LONGEST_WINDOW and w + 12 <= max_length),
     ]
     longest = max([GREEDY_TOKENS + PROMPT_TOKENS, *(past + new for past, new in cases)])
-    written = Written(path, cache, min(longest, max_length), given)
+    positions = min(longest, max_length)
+    written = Written(path, cache, positions, layout=layout, given=given)
     tokens = rng.integers(0, vocab_size, longest).tolist()
 
     differences = {}
@@ -160,6 +97,9 @@ def check(
         differences[name] = _compare(name, np.concatenate(rows), expected)
     differences["rewind"] = _check_rewind(written, truth, tokens, vocab_size)
     _check_kept_rows(written, truth, tokens)
+    if layout in BATCH_CHECKS:
+        pair = Written(path, cache, positions, layout=layout, texts=2)
+        differences["two texts"] = BATCH_CHECKS[layout](pair, truth, tokens)
     equal, count = _check_greedy(written, truth, tokens, max_length)
     return {
         "max_abs_diff": differences,
@@ -185,6 +125,49 @@ def _check_kept_rows(written: Written, truth: Reference, tokens: list[int]) -> N
     written.length = 0
     kept = written.read(tokens[:12], keep=2)
     _compare("num_logits_to_keep 2", kept, truth.logits(tokens[:12])[-2:], first=10)
+
+
+def _check_padded(pair: Written, truth: Reference, tokens: list[int]) -> float:
+    """Twelve tokens, and seven with padding at their left: read as eight columns and four."""
+    long, short = tokens[:12], tokens[3:10]
+    padding = len(long) - len(short)
+    rows = [long, [0] * padding + short]
+    mask = np.ones((2, len(long)), np.int64)
+    mask[1, :padding] = 0
+    positions = np.maximum(mask.cumsum(1) - 1, 0)
+    logits = [
+        pair.read_batch([row[begin:end] for row in rows], mask[:, :end], positions[:, begin:end])
+        for begin, end in ((0, 8), (8, 12))
+    ]
+    got = np.concatenate(logits, axis=1)
+    return max(
+        _compare("two texts, the longer", got[0], truth.logits(long)),
+        _compare("two texts, the padded", got[1, padding:], truth.logits(short)),
+    )
+
+
+def _check_ragged(pair: Written, truth: Reference, tokens: list[int]) -> float:
+    """Pasts of seven and three tokens, four more of each in one call."""
+    pasts, new = np.array([7, 3]), 4
+    rows = [tokens[:11], tokens[3:10]]
+    columns = np.arange(pasts.max() + new)
+    # The shorter text's row is filled up with what is overwritten by the next call.
+    filled = [row[:past] + [0] * (7 - past) for row, past in zip(rows, pasts, strict=True)]
+    first = pair.read_batch(filled, np.ones((2, 7)), np.arange(7)[None].repeat(2, 0))
+    second = pair.read_batch(
+        [row[past : past + new] for row, past in zip(rows, pasts, strict=True)],
+        columns < pasts[:, None] + new,
+        pasts[:, None] + np.arange(new),
+    )
+    got = [np.concatenate([first[i, :past], second[i]]) for i, past in enumerate(pasts)]
+    return max(
+        _compare(f"two texts, past {past}", logits, truth.logits(row))
+        for past, logits, row in zip(pasts, got, rows, strict=True)
+    )
+
+
+BATCH_CHECKS = {"growing": _check_padded, "static": _check_ragged}
+"""How two texts of different lengths are read together, in the layouts that can."""
 
 
 def _check_greedy(

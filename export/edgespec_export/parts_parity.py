@@ -15,7 +15,7 @@ from edgespec.errors import ParityError
 from edgespec.manifest import CROSS, ENCODER
 from edgespec.threads import pool_is_shared
 from edgespec_export import folder, parity
-from edgespec_export.cache_layouts.in_place import CacheShape
+from edgespec_export.cache_layouts.base import CacheShape
 from edgespec_export.trace_parts import HIDDEN, cross_names, decoder_logits
 
 SOURCE_TOKENS = 19

@@ -1,6 +1,7 @@
 """An export from checkpoint to folder: load, trace, cache, fuse, write, check."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,39 @@ import onnx_ir as ir
 import torch
 
 from edgespec.manifest import Manifest
-from edgespec_export import checkpoint, folder, parity, requirements, weights
-from edgespec_export.cache_layouts import in_place
+from edgespec_export import checkpoint, folder, half, parity, quality, requirements, weights
+from edgespec_export import graph as g
+from edgespec_export.cache_layouts import growing, in_place, static
+from edgespec_export.cache_layouts.base import CacheShape
+from edgespec_export.drafts import Draft, DraftProgress
 from edgespec_export.fuse import fuse
 from edgespec_export.names import name_plainly
+from edgespec_export.old_opset import spell_out
+from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
+from edgespec_export.quantize import quantize
 from edgespec_export.tidy import tidy
 from edgespec_export.trace import ATTENTION, trace
 
-MIN_ONNXRUNTIME = "1.22"
-"""The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
+LAYOUTS = {"in_place": in_place, "static": static, "growing": growing}
+"""The pass of each cache layout, with the opsets, IR version and ONNX Runtime that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A draft that is a part of its target.
+
+    Attributes:
+        layers: How many of the first layers it has.
+        target: The target's written graph, whose weights it reads.
+    """
+
+    layers: int
+    target: Path
+
+
+MIN_QUANTISED = "1.23"
+"""The oldest ONNX Runtime on which integer weights ran; 1.22 refuses embeddings of bytes."""
 
 
 def run(
@@ -25,51 +49,73 @@ def run(
     out: Path,
     *,
     model_type: str,
+    cache: str,
+    precision: Precision,
     max_length: int | None,
     force: bool,
     half_weights: bool,
     check: bool,
     progress: Progress,
+    draft: Draft | None = None,
+    shares: Share | None = None,
 ) -> None:
-    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`."""
+    """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`.
+
+    ``draft`` is exported to the folder's ``draft/``; ``shares`` makes of this a draft of its
+    target's first layers.
+    """
     with folder.built_whole(out, force=force) as building:
         with progress.step("load checkpoint"):
             loaded = checkpoint.load(source, model_type, max_length)
+            if shares is not None:
+                loaded = loaded.first_layers(shares.layers)
             if half_weights:
                 loaded.round_weights(torch.float16)
         with progress.step("trace"):
             model = trace(loaded.copy_for_trace())
-        with progress.step("cache in place"):
+        with progress.step("cache"):
             tidy(model.graph)
             windows = _windows(model)
-            cache = in_place.apply(model)
+            shape = LAYOUTS[cache].apply(model)
         with progress.step("fuse"):
-            fuse(model.graph, loaded.max_length)
-            name_plainly(model.graph)
+            finish(model, cache, loaded.max_length)
+        if precision.is_quantised:
+            with progress.step(f"to {precision.name}"):
+                quantize(model.graph, precision, shape.num_layers)
+                model.opset_imports[g.MICROSOFT] = 1
+        elif precision.name == "fp16":
+            with progress.step("to fp16"):
+                tokens, _ = quality.texts(loaded.encode, loaded.max_length)
+                half.to_half(model.graph, half.overflowing(loaded.model, tokens))
         with progress.step("write"):
             if half_weights:
                 weights.store_in_half(model.graph)
-            weights.write_model(model, building / folder.MODEL)
+            graph = building / folder.MODEL
+            if shares is not None:
+                graph = shares.target.with_name(folder.DRAFT_GRAPH)
+                weights.write_sharing(model, graph, shares.target)
+            else:
+                apart = draft is not None and draft.layers is not None
+                weights.write_model(model, graph, apart=apart)
             loaded.write_metadata(building)
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
-                measured = parity.check(
-                    building / folder.MODEL,
-                    loaded.model,
-                    cache,
-                    max_length=loaded.max_length,
-                    windows=windows,
-                )
+                measured = _check(graph, loaded, shape, cache, precision, windows)
         Manifest(
             architecture=model_type,
             vocab_size=loaded.vocab_size,
             max_length=loaded.max_length,
-            cache_layout="in_place",
-            num_layers=cache.num_layers,
-            num_kv_heads=cache.num_kv_heads,
-            head_size=cache.head_size,
-            weights_dtype="float16" if half_weights else "float32",
+            cache_layout=cache,
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_size=shape.head_size,
+            cache_dtype="float16" if precision.name == "fp16" else "float32",
+            precision=precision.name,
+            accuracy_level=precision.accuracy_level if precision.is_quantised else None,
+            block_size=precision.block_size if precision.is_quantised else None,
+            int8_layers=precision.int8_layers if precision.name == "int4" else None,
+            weights_dtype=_weights_dtype(precision, half_weights=half_weights),
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
@@ -77,8 +123,80 @@ def run(
             source=named(source),
             versions=versions(model),
             parity=measured,
-            min_onnxruntime=MIN_ONNXRUNTIME,
+            min_onnxruntime=_min_onnxruntime(cache, precision),
+            graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
         ).write(building)
+        if draft is not None:
+            target = building / folder.MODEL
+            run(
+                draft.source,
+                building / folder.DRAFT,
+                model_type=draft.model_type,
+                cache=cache,
+                precision=draft.precision,
+                max_length=draft.max_length,
+                force=False,
+                half_weights=half_weights and draft.precision.name == "fp32",
+                check=check,
+                progress=DraftProgress(progress),
+                shares=None if draft.layers is None else Share(draft.layers, target),
+            )
+
+
+def finish(model: ir.Model, cache: str, max_length: int) -> None:
+    """Fuse, or spell out, what surrounds the attention; then the graph can be written."""
+    layout = LAYOUTS[cache]
+    if g.MICROSOFT in layout.OPSETS:
+        fuse(model.graph, max_length)
+    else:
+        spell_out(model.graph)
+    name_plainly(model.graph)
+    model.opset_imports.update(layout.OPSETS)
+    model.ir_version = layout.IR_VERSION
+
+
+def _check(
+    path: Path,
+    loaded: checkpoint.Checkpoint,
+    shape: CacheShape,
+    cache: str,
+    precision: Precision,
+    windows: tuple[int, ...],
+) -> dict[str, Any]:
+    """What the gate measured: to rounding in fp32, by divergence elsewhere."""
+    if precision.name == "fp32":
+        return parity.check(
+            path,
+            loaded.model,
+            shape,
+            layout=cache,
+            max_length=loaded.max_length,
+            windows=windows,
+        )
+    return quality.check(
+        path,
+        loaded.model,
+        shape,
+        layout=cache,
+        precision=precision.name,
+        encode=loaded.encode,
+        max_length=loaded.max_length,
+    )
+
+
+def _min_onnxruntime(cache: str, precision: Precision) -> str:
+    """The older of the two that a graph needs is no matter; the newer is."""
+    needed: list[str] = [
+        LAYOUTS[cache].MIN_ONNXRUNTIME,
+        *([MIN_QUANTISED] if precision.is_quantised else []),
+    ]
+    return max(needed, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def _weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+    if precision.is_quantised:
+        return precision.name
+    return "float16" if half_weights or precision.name == "fp16" else "float32"
 
 
 def _windows(model: ir.Model) -> tuple[int, ...]:
@@ -95,7 +213,7 @@ def digest(path: Path) -> str:
 
 def named(source: str) -> str:
     """A name for the checkpoint: a whole path would tell about the machine that exported."""
-    return Path(source).resolve().name if Path(source).is_dir() else source
+    return Path(source).resolve().name if Path(source).exists() else source
 
 
 def versions(model: ir.Model) -> dict[str, str]:

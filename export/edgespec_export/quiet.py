@@ -15,6 +15,8 @@ def quiet() -> Iterator[None]:
     """
     # Read by huggingface_hub when it is first imported, so it is set before anything imports it.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # Read by tqdm when it is first imported: transformers' GGUF loader has a bar of its own.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     disabled = logging.root.manager.disable
     # PyTorch sets its loggers' levels when it is imported, which may happen within, so levels
     # set on those loggers beforehand would not last.

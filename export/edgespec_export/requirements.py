@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Mapping
 
 from edgespec.errors import MissingExtraError
 
@@ -14,15 +15,17 @@ PACKAGES = {
     "onnxscript": "onnxscript",
 }
 """Module names and the names that pip knows them by."""
+GGUF = {"gguf": "gguf", "accelerate": "accelerate"}
+"""What transformers needs besides to read GGUF files."""
 
 
-def check_installed() -> None:
-    """Return if every package of the extra can be imported.
+def check_installed(packages: Mapping[str, str] = PACKAGES) -> None:
+    """Return if every one of ``packages``, which are those of the extra, can be imported.
 
     Raises:
         MissingExtraError: Naming the packages that are missing.
     """
-    missing = [pip_name for module, pip_name in PACKAGES.items() if not _is_importable(module)]
+    missing = [pip_name for module, pip_name in packages.items() if not _is_importable(module)]
     if missing:
         raise MissingExtraError(
             f"exporting needs {', '.join(missing)}, not installed here; "

@@ -1,5 +1,6 @@
 """How weights lie in the file, apart from how the graph computes."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,40 @@ def store_in_half(graph: ir.Graph) -> None:
     g.remove_dead_nodes(graph)
 
 
-def write_model(model: ir.Model, path: Path) -> None:
-    """Write ``path``, with its weights in a file beside it where they are large."""
+def write_model(model: ir.Model, path: Path, *, apart: bool = False) -> None:
+    """Write ``path``, with its weights in a file beside it where they are large or ``apart``."""
     weights = [v.const_value for v in model.graph.initializers.values() if v.const_value]
     large = sum(tensor.nbytes for tensor in weights) > EXTERNAL_DATA_FROM_BYTES
-    ir.save(model, path, external_data=f"{path.name}.data" if large else None)
+    ir.save(model, path, external_data=f"{path.name}.data" if large or apart else None)
+
+
+def write_sharing(model: ir.Model, path: Path, other: Path) -> None:
+    """Write ``path``, with the weights of ``other``, a graph beside it, where they are equal.
+
+    Equal are those of the same bytes; the few that are not found lie in ``path`` itself.
+    """
+    found = {
+        _content(tensor): tensor
+        for value in ir.load(other).graph.initializers.values()
+        if isinstance(tensor := value.const_value, ir.ExternalTensor)
+    }
+    for value in model.graph.initializers.values():
+        assert value.const_value is not None
+        shared = found.get(_content(value.const_value))
+        if shared is not None:
+            value.const_value = ir.ExternalTensor(
+                shared.location,
+                shared.offset,
+                shared.length,
+                shared.dtype,
+                shape=shared.shape,
+                name=str(value.name),
+                base_dir=path.parent,
+            )
+    ir.save(model, path)
+
+
+def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    """What tensors share that are equal in all but name."""
+    shape = tuple(tensor.shape.numpy())
+    return tensor.dtype, shape, hashlib.sha256(tensor.tobytes()).digest()

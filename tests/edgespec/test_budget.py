@@ -223,5 +223,5 @@ class TestDrawn:
             count = min(asked[-1], 8)
             budget.learn(self.drawn(count), count, 0, 0.0, STEEP[count + 1])
         assert asked[0] == FIRST_CANDIDATES
-        assert set(asked[3:]) <= {0, 1}
-        assert sum(asked[3:]) <= 8
+        assert set(asked[8:]) <= {0, 1}
+        assert sum(asked[8:]) <= 8

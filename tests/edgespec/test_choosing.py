@@ -230,8 +230,9 @@ class TestByName:
 class TestSeveralDrafts:
     def test_two_drafts_take_turns_in_one_text(self, models: Path) -> None:
         target = EdgeGenerator(models / "hash")
-        drafts = [models / "markov", EdgeGenerator(models / "hash")]
-        for options in ({}, {"lookup": True}, {"do_sample": True, "seed": 3}):
+        drafts: list[Path | EdgeGenerator] = [models / "markov", EdgeGenerator(models / "hash")]
+        ways: tuple[dict[str, Any], ...] = ({}, {"lookup": True}, {"do_sample": True, "seed": 3})
+        for options in ways:
             result = target.generate(
                 PROMPT, max_new_tokens=30, num_assistant_tokens=3, draft=drafts, **options
             )

@@ -105,7 +105,12 @@ GENERATORS: dict[str, Callable[[], CandidateGenerator]] = {
     "never right": lambda: Seer(lies_at=0),
 }
 BUDGETS: tuple[Budget, ...] = (0, 1, 3, 10, "auto")
-MODELS: dict[str, Rule | None] = {"hash_model": HASH, "markov": MARKOV, "in_place": None}
+MODELS: dict[str, Rule | None] = {
+    "hash_model": HASH,
+    "markov": MARKOV,
+    "in_place": None,
+    "static": None,
+}
 
 
 def prompts(count: int, seed: int) -> Iterator[list[int]]:
@@ -454,7 +459,8 @@ BY_NAME: tuple[dict[str, Any], ...] = (
 def test_the_embedded_model_writes_its_own_text_whoever_is_named(options: dict[str, Any]) -> None:
     model = EdgeGenerator()
     prompt = "for i in range(10):\n    print(i)\n\nfor i in range(10):\n"
-    for sampled in ({}, {"do_sample": True, "seed": 5, "exact": True}):
+    ways: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 5, "exact": True})
+    for sampled in ways:
         if sampled and options.get("draft"):
             continue  # drawn drafts take random numbers of their own
         want = model.generate(prompt, max_new_tokens=40, lookup=False, **sampled)
@@ -483,7 +489,7 @@ class RewindsOneTooLittle(CausalLM):
 
 
 @pytest.mark.parametrize("fault", [RewindsOneTooFar, NeverRewinds, RewindsOneTooLittle])
-@pytest.mark.parametrize("model_name", ["hash_model", "in_place"])
+@pytest.mark.parametrize("model_name", ["hash_model", "in_place", "static"])
 def test_the_law_would_notice_a_wrong_rewind(
     fault: type[CausalLM],
     model_name: str,

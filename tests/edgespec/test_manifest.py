@@ -1,3 +1,5 @@
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,19 @@ FACTS = Manifest(
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     FACTS.write(tmp_path)
     assert Manifest.read(tmp_path) == FACTS
+
+
+def test_precision_goes_both_ways_and_may_be_left_out(tmp_path: Path) -> None:
+    said = dataclasses.replace(
+        FACTS, precision="int4", accuracy_level=4, block_size=32, int8_layers="mixed"
+    )
+    said.write(tmp_path)
+    assert Manifest.read(tmp_path) == said
+    path = tmp_path / "edgespec.json"
+    written = json.loads(path.read_text())
+    older = {k: v for k, v in written.items() if k not in ("block_size", "int8_layers")}
+    path.write_text(json.dumps(older))
+    assert Manifest.read(tmp_path) == dataclasses.replace(said, block_size=None, int8_layers=None)
 
 
 def test_a_folder_without_one_is_no_error(tmp_path: Path) -> None:

@@ -202,11 +202,11 @@ class TestGraphs:
 
     def test_a_layout_of_later_versions_is_named(self, models: Path, tmp_path: Path) -> None:
         for source in (models / "in_place").iterdir():
-            data = source.read_bytes().replace(b'"in_place"', b'"static"')
+            data = source.read_bytes().replace(b'"in_place"', b'"paged"')
             (tmp_path / source.name).write_bytes(data)
         with pytest.raises(ModelFolderError) as raised:
             EdgeGenerator(tmp_path)
         assert str(raised.value) == (
-            f"{tmp_path / 'model.onnx'} has the cache layout 'static', which this edgespec cannot "
-            "run; export it again with in_place"
+            f"{tmp_path / 'edgespec.json'} names the cache layout 'paged', known are in_place, "
+            "static, growing; export the model again"
         )

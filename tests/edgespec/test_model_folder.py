@@ -1,15 +1,18 @@
+import json
 import os
 import shutil
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from edgespec import EdgeGenerator
-from edgespec.errors import ModelFolderError, TokenizerError
+from edgespec.errors import ModelFolderError, TokenizerError, VocabularyMismatchError
 from edgespec.model_folder import open_model_folder
 from tests.folders import (
+    GENAI_CONFIG,
+    METASPACE,
     byte_tokenizer,
+    metaspace_tokenizer,
     move_weights_out,
     write_folder,
     write_in_place_folder,
@@ -187,21 +190,9 @@ class TestWhatIsSaid:
 class TestBuilderFolders:
     """Folders of onnxruntime-genai's builder."""
 
-    SAID: ClassVar = {
-        "model": {
-            "type": "llama",
-            "vocab_size": 64,
-            "context_length": 600,
-            "eos_token_id": [0, 63],
-            "bos_token_id": 1,
-            "decoder": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_size": 8},
-        },
-        "search": {"past_present_share_buffer": True},
-    }
-
     def test_they_say_in_their_own_way_what_a_manifest_says(self, tmp_path: Path) -> None:
         (tmp_path / "model.onnx").write_bytes(b"")
-        write_json(tmp_path / "genai_config.json", self.SAID)
+        write_json(tmp_path / "genai_config.json", GENAI_CONFIG)
         opened = open_model_folder(tmp_path)
         manifest = opened.manifest
         assert opened.made_by == "onnxruntime-genai"
@@ -214,7 +205,7 @@ class TestBuilderFolders:
         theirs = tmp_path / "theirs"
         theirs.mkdir()
         shutil.copy(ours / "model.onnx", theirs)
-        write_json(theirs / "genai_config.json", self.SAID)
+        write_json(theirs / "genai_config.json", GENAI_CONFIG)
         texts = [
             EdgeGenerator(folder).generate(
                 [1, 2, 3], max_new_tokens=12, eos_token_id=None, lookup=True
@@ -261,3 +252,38 @@ class TestTokenizer:
         path = write_toy(tmp_path / "toy.onnx", HASH)
         result = EdgeGenerator(path).generate([1, 2], max_new_tokens=4)
         assert result.tokens.tolist() == oracle(HASH, [1, 2], 4)
+
+
+@pytest.mark.onnx
+class TestDraftInside:
+    """A draft in its target's folder, which ``draft=True`` means."""
+
+    def test_its_graph_may_lie_beside_that_of_its_target(self, tmp_path: Path) -> None:
+        folder = write_in_place_folder(tmp_path / "model")
+        move_weights_out(folder / "model.onnx")
+        shutil.copyfile(folder / "model.onnx", folder / "draft.onnx")
+        (folder / "draft").mkdir()
+        said = json.loads((folder / "edgespec.json").read_text(encoding="utf-8"))
+        write_json(folder / "draft" / "edgespec.json", {**said, "graph": "../draft.onnx"})
+        generator = EdgeGenerator(folder, draft=True)
+        assert generator.folder.graph.name == "model.onnx"
+        assert generator.draft is not None
+        assert generator.draft.session.path == (folder / "draft.onnx").resolve()
+        assert generator.draft.folder.folder == folder / "draft"
+        result = generator.generate([1, 2, 3], max_new_tokens=8, num_assistant_tokens=3)
+        assert result.stats.accepted == result.stats.evaluated > 0
+
+    def test_it_may_have_a_tokenizer_of_its_own(self, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path / "model", HASH, 257, tokenizer=byte_tokenizer(), eos=256)
+        write_folder(folder / "draft", HASH, len(METASPACE), tokenizer=metaspace_tokenizer(), eos=2)
+        plain = EdgeGenerator(folder).generate("Hello", max_new_tokens=12)
+        for generator, draft in (
+            (EdgeGenerator(folder, draft=True), None),
+            (EdgeGenerator(folder), True),
+        ):
+            result = generator.generate(
+                "Hello", max_new_tokens=12, num_assistant_tokens=3, draft=draft
+            )
+            assert result.tokens.tolist() == plain.tokens.tolist()
+        with pytest.raises(VocabularyMismatchError, match="universal_draft=True"):
+            EdgeGenerator(folder, draft=folder / "draft")

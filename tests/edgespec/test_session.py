@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import onnx
@@ -224,3 +225,31 @@ def test_two_generators_live_side_by_side(tmp_path: Path) -> None:
     first, second = (g.generate([3, 9, 4], max_new_tokens=3).tokens.tolist() for g in (one, two))
     assert first != second
     assert one.session.threads == two.session.threads
+
+
+@pytest.mark.parametrize(
+    ("needed", "found", "refused"),
+    [
+        ("1.28", "1.27.0", True),
+        ("1.28", "1.28.0", False),
+        ("1.9", "1.32.0", False),
+        ("1.28", "1.30.0.dev20261201", False),
+        (None, "1.23.2", False),
+    ],
+)
+def test_an_older_runtime_than_the_graph_needs_is_refused(
+    needed: str | None, found: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_in_place_folder(tmp_path)
+    said = json.loads((folder / "edgespec.json").read_text("utf-8"))
+    (folder / "edgespec.json").write_text(json.dumps({**said, "min_onnxruntime": needed}))
+    monkeypatch.setattr(ort, "__version__", found)
+    if not refused:
+        assert EdgeGenerator(folder).generate([3], max_new_tokens=2).tokens.size == 2
+        return
+    with pytest.raises(RuntimeTooOldError) as caught:
+        EdgeGenerator(folder)
+    assert str(caught.value) == (
+        f"{folder / 'model.onnx'} needs onnxruntime {needed} or newer, found {found}; "
+        "pip install -U onnxruntime, or export the model again with --cache growing"
+    )

@@ -42,7 +42,21 @@ def test_missing_packages_are_named_with_the_command(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"precision": "int4"}, "precision must be one of fp32, got 'int4'"),
+        ({"precision": "int2"}, "precision must be one of fp32, fp16, int8, int4, got 'int2'"),
+        ({"accuracy_level": 4}, "accuracy_level belongs to precision int8 or int4, got fp32"),
+        ({"precision": "int8", "block_size": 48}, "block_size must be one of 16, .*, got 48"),
+        (
+            {"precision": "int8", "int8_layers": "mixed"},
+            "int8_layers belongs to precision int4, got int8",
+        ),
+        (
+            {"precision": "int4", "int8_layers": "head"},
+            "int8_layers must be one of auto, none, mixed, got 'head'",
+        ),
+        (
+            {"precision": "int4", "weights": "fp16"},
+            "weights='fp16' belongs to precision fp32, got int4",
+        ),
         ({"weights": "int8"}, "weights must be one of fp32, fp16, got 'int8'"),
         ({"max_length": 0}, "max_length must be at least 1, got 0"),
     ],
@@ -69,7 +83,7 @@ def test_progress_is_told_of_each_step_and_out_is_named_like_the_source(
     monkeypatch.chdir(tmp_path)
     steps = Steps()
     folder = edgespec_export.export(llama_checkpoint, progress=steps)
-    assert steps.names == ["load checkpoint", "trace", "cache in place", "fuse", "write", "check"]
+    assert steps.names == ["load checkpoint", "trace", "cache", "fuse", "write", "check"]
     assert folder.resolve() == (tmp_path / "tiny-llama").resolve()
 
 

@@ -28,8 +28,8 @@ def test_every_supported_family_is_tested() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_reading_in_chunks_equals_one_full_pass(case: str, tmp_path: Path) -> None:
-    from edgespec_export.cache_layouts.in_place import CacheShape
-    from edgespec_export.parity import Written
+    from edgespec_export.cache_layouts.base import CacheShape
+    from edgespec_export.written import Written
 
     checkpoint = write_checkpoint(tmp_path / "checkpoint", case)
     folder = edgespec_export.export(checkpoint, tmp_path / "out")

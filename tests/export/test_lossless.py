@@ -29,7 +29,7 @@ def check(model: EdgeGenerator, exact: bool, **options: Any) -> int:
     """Whether texts are those of plain decoding; how many candidates stood."""
     accepted = 0
     for prompt in prompts(3, seed=7):
-        said = {"max_new_tokens": 20, "eos_token_id": None, "exact": exact}
+        said: dict[str, Any] = {"max_new_tokens": 20, "eos_token_id": None, "exact": exact}
         want = model.generate(prompt, lookup=False, **said)
         for budget in BUDGETS:
             got = model.generate(prompt, num_assistant_tokens=budget, **said, **options)

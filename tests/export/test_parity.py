@@ -84,7 +84,7 @@ def test_a_damaged_graph_is_refused_at_its_first_wrong_step(
 
 def check(path: Path, checkpoint_folder: Path) -> dict[str, object]:
     from edgespec_export import checkpoint, parity
-    from edgespec_export.cache_layouts.in_place import CacheShape
+    from edgespec_export.cache_layouts.base import CacheShape
     from edgespec_export.quiet import quiet
 
     with quiet():

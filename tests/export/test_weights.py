@@ -18,8 +18,8 @@ TOKENS = [5, 9, 77, 300, 41, 8]
 
 
 def logits(path: Path) -> np.ndarray:
-    from edgespec_export.cache_layouts.in_place import CacheShape
-    from edgespec_export.parity import Written
+    from edgespec_export.cache_layouts.base import CacheShape
+    from edgespec_export.written import Written
 
     return Written(path, CacheShape(2, 2, 16), 64).read(TOKENS)
 

@@ -353,9 +353,14 @@ class TestModels:
             assert positions == list(range(past, past + len(tokens)))
             fed.append((past, len(tokens)))
 
-        draft.model._run = watch  # type: ignore[method-assign]
+        draft.model._run = watch  # type: ignore[method-assign, assignment]
         text_model.generate(
-            "abcabc", max_new_tokens=12, draft=draft, universal_draft=True, num_assistant_tokens=4
+            "abcabc",
+            max_new_tokens=12,
+            draft=draft,
+            universal_draft=True,
+            num_assistant_tokens=4,
+            reuse_prefix=False,
         )
         assert len(fed) > 4
         assert fed[0] == (0, 3)  # "abcabc" is ab c ab c, and the last is read for its logits

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -5,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from edgespec.manifest import Manifest
 from tests.folders import move_weights_out, write_in_place_folder
 from tests.inplace import LAYERS, POSITIONS, D, V
+from tests.others import hides_nothing, merged, one_behind_the_other, write_as
+from tests.toylm import HASH
 
 pytestmark = pytest.mark.onnx
 
@@ -22,6 +26,8 @@ def test_json_says_what_the_folder_is(edgespec: Run, models: Path) -> None:
     assert said["provider"] == "CPUExecutionProvider"
     assert said["cache_bytes_per_token"] == 2 * LAYERS * 2 * D * 4
     assert said["verifies_candidates"] is True
+    assert said["why"] == "checked when it was exported"
+    assert said["inputs"] == ["input_ids", "attention_mask", "position_ids"]
     size = (models / "in_place" / "model.onnx").stat().st_size
     assert said["size_bytes"] == {"model.onnx": size}
 
@@ -35,11 +41,45 @@ def test_the_table_says_the_same(edgespec: Run, models: Path) -> None:
     assert rows["provider"].strip().endswith("ExecutionProvider")
 
 
+def test_a_quantised_folder_says_how_and_how_near(edgespec: Run, tmp_path: Path) -> None:
+    folder = write_in_place_folder(tmp_path)
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    dataclasses.replace(
+        manifest, precision="int4", accuracy_level=4, block_size=32, parity={"kl": 0.003}
+    ).write(folder)
+    said = json.loads(edgespec("info", folder, "--json").out)
+    assert (said["precision"], said["accuracy_level"], said["block_size"]) == ("int4", 4, 32)
+    assert said["kl_against_fp32"] == 0.003
+
+
 def test_weights_beside_the_graph_count(edgespec: Run, tmp_path: Path) -> None:
     folder = write_in_place_folder(tmp_path)
     move_weights_out(folder / "model.onnx")
     said = json.loads(edgespec("info", folder, "--json").out)
     assert set(said["size_bytes"]) == {"model.onnx", "model.onnx.data"}
+
+
+def test_what_another_exporter_made_is_recognised(edgespec: Run, tmp_path: Path) -> None:
+    write_as(tmp_path / "decoder_model_merged.onnx", HASH, merged)
+    write_as(tmp_path / "decoder_model.onnx", HASH)
+    (tmp_path / "decoder_model.onnx_data").write_bytes(b"")
+    said = json.loads(edgespec("info", tmp_path, "--json").out)
+    assert (said["made_by"], said["cache_layout"]) == ("optimum", "growing")
+    assert said["cache_axes"] == "[B, H, S, D]"
+    assert said["inputs"][-1] == "use_cache_branch"
+    assert said["verifies_candidates"] is True
+    assert said["why"].startswith("tokens read together and one by one gave the same scores")
+    assert set(said["size_bytes"]) == {"decoder_model_merged.onnx"}
+
+
+def test_what_the_probe_found_is_told(edgespec: Run, tmp_path: Path) -> None:
+    write_as(tmp_path / "model.onnx", HASH, hides_nothing, one_behind_the_other)
+    told = edgespec("info", tmp_path)
+    lines = " ".join(told.out.split())
+    assert "verifies candidates False" in lines
+    assert "why it scores tokens that it reads together otherwise than one by one" in lines
+    assert "cache axes [B, H, S, 2D]" in lines
 
 
 def test_a_missing_model_is_told_in_one_sentence(edgespec: Run, tmp_path: Path) -> None:

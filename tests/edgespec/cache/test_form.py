@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.cache.base import cache_shape
+from edgespec.cache.form import cache_shape
 from edgespec.errors import GraphMismatchError
 from edgespec.session import Slot
 
@@ -76,3 +76,25 @@ def test_a_graph_whose_past_cannot_be_held_is_refused(
     with pytest.raises(GraphMismatchError) as raised:
         cache_shape(Path("m.onnx"), slots(*inputs), slots(*outputs))
     assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("past", "present", "order"),
+    [
+        (("batch", "past", "n", 8), ("batch", "total", "n", 8), "[B, S, H, D]"),
+        (("batch", "n", "past_length", 8), ("a", "b", "c", 8), "[B, H, S, D]"),
+        (("batch", "n", "?", 8), ("a", "b", "c", 8), "[B, H, S, D]"),
+        (("batch", "n", 8, "past"), ("batch", "n", 8, "total"), "[B, H, D, S]"),
+        (("batch", "past", 16), ("batch", "total", 16), "[B, S, 2D]"),
+        ((2, "batch", "n", "past", 8), (2, "batch", "n", "total", 8), "[2, B, H, S, D]"),
+    ],
+    ids=["what grows", "what is named so", "the usual place", "the last", "one head", "both"],
+)
+def test_positions_are_what_grows_and_then_what_is_named_so(
+    past: tuple[int | str | None, ...], present: tuple[int | str | None, ...], order: str
+) -> None:
+    part = "key_value" if "2" in order else "key"
+    inputs, outputs = slots((f"past_0_{part}", past)), slots((f"present_0_{part}", present))
+    shape = cache_shape("m.onnx", inputs, outputs, 8, 3)
+    assert shape.in_words == order
+    assert (shape.num_heads, shape.head_size) == (1 if order == "[B, S, 2D]" else 3, 8)

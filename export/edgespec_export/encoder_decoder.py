@@ -10,11 +10,13 @@ from transformers import PreTrainedModel
 from edgespec.errors import ExportError
 from edgespec.manifest import CROSS, ENCODER, Manifest
 from edgespec_export import checkpoint, families, folder, pipeline, weights
+from edgespec_export import graph as g
 from edgespec_export.cache_layouts import cross, in_place
 from edgespec_export.drafts import Draft
 from edgespec_export.parts_parity import check_parts
 from edgespec_export.precision import Precision
 from edgespec_export.progress import Progress
+from edgespec_export.quantize import quantize
 from edgespec_export.tidy import tidy
 from edgespec_export.trace_parts import trace_parts
 
@@ -58,6 +60,11 @@ def run(
         with progress.step("fuse"):
             for part in graphs.values():
                 pipeline.finish(part, "in_place", loaded.max_length)
+        if precision.is_quantised:
+            # The decoder alone: an encoder in float32 is its target's, and serves both.
+            with progress.step(f"to {precision.name}"):
+                quantize(parts.decoder.graph, precision, shape.num_layers)
+                parts.decoder.opset_imports[g.MICROSOFT] = 1
         with progress.step("write"):
             for name, part in graphs.items():
                 if half_weights:
@@ -67,7 +74,7 @@ def run(
         measured: dict[str, Any] = {}
         if check:
             with progress.step("check"):
-                measured = check_parts(building, loaded.model, shape, loaded.max_length)
+                measured = check_parts(building, loaded, shape, precision.name)
         Manifest(
             architecture=model_type,
             kind="encoder_decoder",
@@ -77,6 +84,10 @@ def run(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,
             head_size=shape.head_size,
+            precision=precision.name,
+            accuracy_level=precision.accuracy_level if precision.is_quantised else None,
+            block_size=precision.block_size if precision.is_quantised else None,
+            int8_layers=precision.int8_layers if precision.name == "int4" else None,
             weights_dtype="float16" if half_weights else "float32",
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
@@ -93,7 +104,7 @@ def run(
 
 def _check_asked(model_type: str, cache: str, precision: Precision, draft: Draft | None) -> None:
     asked = {
-        f"--precision {precision.name}": precision.name != "fp32",
+        f"--precision {precision.name}": precision.name == "fp16",
         f"--cache {cache}": cache != "in_place",
         "--draft": draft is not None,
     }

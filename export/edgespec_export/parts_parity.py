@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from edgespec.errors import ParityError
 from edgespec.manifest import CROSS, ENCODER
 from edgespec.threads import pool_is_shared
-from edgespec_export import folder, parity
+from edgespec_export import folder, parity, quality
 from edgespec_export.cache_layouts.base import CacheShape
+from edgespec_export.checkpoint import Checkpoint
 from edgespec_export.trace_parts import HIDDEN, cross_names, decoder_logits
 
 SOURCE_TOKENS = 19
@@ -41,13 +42,17 @@ class ReferenceOnSource(parity.Reference):
 
 
 def check_parts(
-    building: Path, reference: PreTrainedModel, cache: CacheShape, max_length: int
+    building: Path, loaded: Checkpoint, cache: CacheShape, precision: str
 ) -> dict[str, Any]:
-    """Compare the graphs in a folder with ``reference`` and give what was measured.
+    """Compare the graphs in a folder with a checkpoint and give what was measured.
+
+    Encoder and keys and values are in float32; the decoder is of ``precision``, and judged by
+    divergence where that is another.
 
     Raises:
         ParityError: Naming the first graph or step that differs.
     """
+    reference = loaded.model
     measured: dict[str, Any] = {}
     if (building / ENCODER).is_file():
         name, source = _source(reference)
@@ -61,13 +66,16 @@ def check_parts(
     names = cross_names(cache.num_layers)
     given = _run(building / CROSS, {HIDDEN: hidden.numpy()}, names)
     truth = ReferenceOnSource(reference, hidden)
-    return measured | parity.check(
-        building / folder.MODEL,
-        reference,
-        cache,
-        max_length=max_length,
-        truth=truth,
-        given=dict(zip(names, given, strict=True)),
+    how: dict[str, Any] = {
+        "max_length": loaded.max_length,
+        "truth": truth,
+        "given": dict(zip(names, given, strict=True)),
+    }
+    path = building / folder.MODEL
+    if precision == "fp32":
+        return measured | parity.check(path, reference, cache, **how)
+    return measured | quality.check(
+        path, reference, cache, precision=precision, encode=loaded.encode, **how
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from edgespec_export import families
 
 from edgespec import EdgeSeq2Seq, EdgeTranscriber
-from edgespec.errors import ParityError
+from edgespec.errors import ExportError, ParityError
 from edgespec.manifest import CROSS, ENCODER, Manifest
 from tests.export.checkpoints import write_tokenizer
 
@@ -119,6 +119,39 @@ def test_the_cache_is_in_place_and_nothing_of_the_encoder_is_in_the_decoder(
     names = {value.name for value in graph.input}
     assert "encoder_hidden_states" not in names
     assert {f"cross_key_values.{n}.key" for n in range(layers)} <= names
+
+
+def test_a_quantised_decoder_keeps_its_targets_encoder(
+    exported: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = edgespec_export.export(exported["whisper"], tmp_path / "out", precision="int8")
+    target = Manifest.read(exported["whisper"].with_name("whisper out"))
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    assert target is not None
+    assert manifest.precision == "int8"
+    assert manifest.encoder_sha256 == target.encoder_sha256
+    assert 0 < manifest.parity["kl"] < manifest.parity["kl_limit"]
+    kinds = {node.op_type for node in onnx.load(folder / "model.onnx").graph.node}
+    assert "MatMulNBits" in kinds
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"precision": "fp16"}, "--precision fp16"),
+        ({"cache": "growing"}, "--cache growing"),
+        ({"draft": "int4"}, "--draft"),
+    ],
+)
+def test_what_is_only_for_decoders_is_refused(
+    options: dict[str, Any], named: str, exported: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError) as raised:
+        edgespec_export.export(exported["whisper"], tmp_path / "out", **options)
+    assert str(raised.value) == (
+        f"{named} is not to be had for whisper, an encoder-decoder; leave it out"
+    )
 
 
 def test_t5_writes_what_transformers_writes(exported: dict[str, Path]) -> None:

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Protocol
 
@@ -191,6 +192,7 @@ class AutoBudget:
         self._read_prompt = False
         self._drafts_s: deque[float] = deque(maxlen=7)  # of one candidate
         self._are_drawn = False
+        self._source: str | None = None  # of the last proposal
         self._wait = 1
         self._skipped = 0
         self._due = False
@@ -214,7 +216,8 @@ class AutoBudget:
         draft_s = median(self._drafts_s)
         if draft_s < 0.02 * self._costs.table()[0] and not self._are_drawn:
             return MOST_CANDIDATES
-        best = self._best(MOST_CANDIDATES, NO_CANDIDATES, draft_s)
+        likely = replace(NO_CANDIDATES, source=self._source)
+        best = self._best(MOST_CANDIDATES, likely, draft_s)
         self._due = not best and self._is_probe_due()
         return best or int(self._due)
 
@@ -249,6 +252,7 @@ class AutoBudget:
             if self._read_prompt:
                 self._drafts_s.append(draft_s / len(candidates.tokens))
             self._are_drawn = candidates.draft_probs is not None
+            self._source = candidates.source
         self._read_prompt = self._read_prompt or self._asked > 0 or len(candidates.tokens) > 0
         if not chosen:
             return

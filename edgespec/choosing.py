@@ -97,7 +97,7 @@ def _lookup(target: "EdgeGenerator", options: Options) -> CandidateGenerator:
         options.max_matching_ngram_size,
         options.min_matching_ngram_size,
         options.prompt_lookup_policy,
-        [target.encode(text, add_special_tokens=False) for text in options.lookup_references],
+        [target.encode(r, add_special_tokens=False) for r in options.lookup_references if len(r)],
     )
 
 

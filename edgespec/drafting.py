@@ -97,7 +97,7 @@ def draft_candidates(
         width=target.model.vocab_size,
         pick=pick,
         eos_token_ids=draft.folder.manifest.eos_token_ids,
-        target_eos_token_ids=options.eos_token_id,
+        target_eos_token_ids=[t for t in options.eos_token_id if 0 <= t < target.known_ids],
         max_length=draft.max_length,
         assistant_confidence_threshold=threshold,
         reuse_prefix=options.reuse_prefix,

@@ -225,3 +225,18 @@ class TestDrawn:
         assert asked[0] == FIRST_CANDIDATES
         assert set(asked[8:]) <= {0, 1}
         assert sum(asked[8:]) <= 8
+
+
+@pytest.mark.parametrize("source", [None, "AssistedCandidateGenerator"])
+def test_a_draft_that_is_right_is_asked_for_more_whatever_name_it_goes_by(
+    source: str | None,
+) -> None:
+    """A grammar or a mixture in front of a draft says who proposed."""
+    table = {rows: 1.0 + 0.05 * (rows - 1) for rows in range(1, 34)}
+    budget = AutoBudget(costs(table))
+    for _ in range(60):
+        count = budget.limit()
+        drafted = Candidates(np.zeros(count, np.int64), source=source)
+        chosen = budget.choose(drafted)
+        budget.learn(drafted, chosen, chosen, 0.3 * count, table[chosen + 1])
+    assert budget.limit() >= 8

@@ -49,6 +49,13 @@ def test_a_reference_may_be_a_text(text_model: EdgeGenerator) -> None:
     assert (result.text, result.stats.rounds) == ("defghijk", 1)
 
 
+def test_an_empty_reference_has_nothing_to_copy(text_model: EdgeGenerator) -> None:
+    """A file that is about to be written, say."""
+    for references in ("", [""], ["", "defg"], [[]]):
+        result = text_model.generate("abc", max_new_tokens=4, lookup_references=references)
+        assert result.text == "defg"
+
+
 def test_lookup_and_draft_together_are_mixed(
     hash_model: EdgeGenerator, markov: EdgeGenerator
 ) -> None:

@@ -51,7 +51,8 @@ def test_a_reference_may_be_a_text(text_model: EdgeGenerator) -> None:
 
 def test_an_empty_reference_has_nothing_to_copy(text_model: EdgeGenerator) -> None:
     """A file that is about to be written, say."""
-    for references in ("", [""], ["", "defg"], [[]]):
+    several: list[Any] = ["", [""], ["", "defg"], [[]]]
+    for references in several:
         result = text_model.generate("abc", max_new_tokens=4, lookup_references=references)
         assert result.text == "defg"
 

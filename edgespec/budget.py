@@ -97,6 +97,8 @@ class StepCosts:
     """
 
     _FIRST_TOLD = 16
+    _LOOK_EVERY = 64
+    """Forwards."""
 
     def __init__(
         self,
@@ -129,6 +131,11 @@ class StepCosts:
         if self._added == self._tell_at:
             self._tell_at *= 2
             self._tell(self._medians)
+
+    @property
+    def is_time_to_look(self) -> bool:
+        """Whether the next forward should tell what more rows than usual cost by now."""
+        return self._added % self._LOOK_EVERY == self._LOOK_EVERY // 2
 
     @property
     def knows_plain(self) -> bool:
@@ -169,7 +176,8 @@ class AutoBudget:
         expected tokens / expected seconds,   1 + sum over i of (a_1 ... a_i)  /  t(k + 1) + k d
 
     is verified, where d is the generator's own time a candidate. It may be 0: then only every
-    2nd, 4th, ... such proposal is tried, to see whether the text has changed.
+    2nd, 4th, ... such proposal is tried, to see whether the text has changed. And every 64th
+    forward reads twice as many as seem to pay, or a cost that a busy machine made high would stay.
 
     Whatever is expected, what asking has brought is counted too: the tokens of each round at the
     price of plain steps against the seconds that it took, the generator's own included, even where
@@ -219,7 +227,7 @@ class AutoBudget:
         likely = replace(NO_CANDIDATES, source=self._source)
         best = self._best(MOST_CANDIDATES, likely, draft_s)
         self._due = not best and self._is_probe_due()
-        return best or int(self._due)
+        return self._stretched(best) or int(self._due)
 
     def choose(self, candidates: Candidates) -> int:
         """The best number of these candidates to verify; what finding them took is spent."""
@@ -233,7 +241,11 @@ class AutoBudget:
         if not best and (self._due or self._is_probe_due()):
             best = 1
         self._due = False
-        return best
+        return min(self._stretched(best), proposed)
+
+    def _stretched(self, best: int) -> int:
+        """The number that seems best, at times twice that: a cost measured once may be wrong."""
+        return min(2 * best + 1, MOST_CANDIDATES) if best and self._costs.is_time_to_look else best
 
     def learn(
         self,
@@ -296,6 +308,6 @@ class AutoBudget:
             rate = expected / (table[k] + k * draft_s)
             if rate > best_rate:
                 best, best_rate = k, rate
-            elif chance < self._UNLIKELY or rate < 0.5 * best_rate:
-                break  # no more will pay again
+            elif chance < self._UNLIKELY:
+                break
         return best

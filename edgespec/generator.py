@@ -114,8 +114,8 @@ class EdgeGenerator:
             "universal_draft": universal_draft,
             "candidate_generator": candidate_generator,
         }
-        if max_length is not None and max_length < 2:
-            raise ValueError(f"max_length must be at least 2, got {max_length}")
+        if max_length is not None and not (isinstance(max_length, int) and max_length >= 2):
+            raise ValueError(f"max_length must be at least 2, got {max_length!r}")
         if draft is False:
             draft = None
         if draft is not None and candidate_generator is not None:

@@ -8,16 +8,21 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from edgespec.cli.generate import on_provider, with_threads
 from edgespec.generator import EdgeGenerator
 
 
 @click.command("info")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--threads", type=int, help="Threads to compute with.")
+@on_provider
+@with_threads
 def command(model: str | None, as_json: bool, provider: str, threads: int | None) -> None:
-    """Load MODEL (the embedded one if left out) and say what it is."""
+    """Load MODEL and say what it is, and whether it can verify candidates.
+
+    MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
+    edgespec.
+    """
     facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
     if as_json:
         click.echo(json.dumps(facts, indent=2))

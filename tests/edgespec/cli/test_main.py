@@ -1,9 +1,7 @@
-import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import click
@@ -40,6 +38,37 @@ def test_every_command_is_there() -> None:
         assert isinstance(commands.get_command(context, name), click.Command)
 
 
+def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Option]]:
+    """The options of a command and of those below it."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield name, parameter
+    if isinstance(command, click.Group):
+        for below in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), below)
+            assert found is not None
+            yield from options(found, f"{name} {below}")
+
+
+def shows_default(option: click.Option) -> bool:
+    return option.is_flag or bool(option.show_default)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name: str) -> None:
+    command = Commands().get_command(click.Context(Commands()), name)
+    assert command is not None
+    found = list(options(command, name))
+    assert found
+    silent = [
+        (at, option.opts[-1])
+        for at, option in found
+        if not (option.help or "").endswith((".", "]"))
+        or (isinstance(option.default, str | float | int) and not shows_default(option))
+    ]
+    assert silent == []
+
+
 def test_the_version_is_that_of_the_package(edgespec: Run) -> None:
     told = edgespec("--version")
     assert (told.code, told.out) == (0, f"edgespec, version {version('edgespec')}\n")
@@ -70,12 +99,3 @@ def test_the_module_is_the_command() -> None:
         check=True,
     )
     assert done.stdout.startswith("Usage: edgespec generate [OPTIONS] [MODEL] PROMPT")
-
-
-def test_bench_measures_and_ends_with_advice(edgespec: Run, models: Path) -> None:
-    told = edgespec("bench", str(models / "text"), "-n", "8", "--repeats", "1", "--json")
-    assert told.code == 0
-    report = json.loads(told.out)
-    assert [c["prompt"] for c in report["comparisons"]] == ["copy", "edit", "chat", "json"]
-    assert all(c["same_text"] for c in report["comparisons"])
-    assert report["advice"].startswith("lookup ")

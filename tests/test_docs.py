@@ -1,5 +1,6 @@
 """What the documents name can be found: pages, commands and their options."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from edgespec import EdgeGenerator
 from edgespec.cli.main import commands
+from edgespec.options import NAMES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*.md")])
@@ -84,3 +87,11 @@ def test_options_named_alone_exist(page: Path) -> None:
         known |= options_of(commands, ["ngrams", name])
     named = {line.split()[0] for line in quoted(page) if re.match(r"--[a-z]", line)}
     assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_of_calls_exist(page: Path) -> None:
+    named = {found[1] for line in quoted(page) if (found := re.match(r"(\w+)=", line))}
+    for call in re.findall(r"generator\.(?:generate|stream|chat)\((.*)\)", page.read_text("utf-8")):
+        named |= set(re.findall(r"(\w+)=", call))
+    assert named <= {*NAMES, *inspect.signature(EdgeGenerator).parameters}

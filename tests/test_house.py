@@ -161,7 +161,7 @@ def test_a_file_can_be_read_at_one_sitting(path: Path) -> None:
 
 
 # Put together here, so that this file does not say them either.
-UNSAID = ["/".join(("", "work", "")), "-".join(("farm", "")), ".".join(("pypi", "org"))]
+UNSAID = ["/".join(("", "work", "")), ".".join(("pypi", "org"))]
 UNSAID += [".".join(("pythonhosted", "org")), "/".join(("", "root", ""))]
 
 

@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.cli.generate import on_provider, with_threads
+from edgespec.encoder_decoder import EncoderDecoder
 from edgespec.generator import EdgeGenerator
+from edgespec.manifest import CROSS, ENCODER
+from edgespec.model_folder import class_for, open_model_folder
 
 
 @click.command("info")
@@ -23,7 +26,11 @@ def command(model: str | None, as_json: bool, provider: str, threads: int | None
     MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
     edgespec.
     """
-    facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
+    runs_on = class_for(open_model_folder(model))
+    if model is None or runs_on == "EdgeGenerator":
+        facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
+    else:
+        facts = describe(EncoderDecoder(model, used_by=runs_on, provider=provider, threads=threads))
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -33,18 +40,20 @@ def command(model: str | None, as_json: bool, provider: str, threads: int | None
     Console().print(table)
 
 
-def describe(generator: EdgeGenerator) -> dict[str, Any]:
+def describe(generator: EdgeGenerator | EncoderDecoder) -> dict[str, Any]:
     """The facts, named as in ``edgespec.json`` where they stand there."""
     folder, session = generator.folder, generator.session
     manifest, shape = folder.manifest, generator.model.cache.shape
     model = generator.model
-    others = [p.name for p in folder.graph.parent.glob("*.onnx") if p != folder.graph]
+    ours = (folder.graph.name, ENCODER, CROSS)
+    others = [p.name for p in folder.graph.parent.glob("*.onnx") if p.name not in ours]
     files = sorted(p for p in folder.graph.parent.iterdir() if _is_part(p, others))
     return {
         "graph": str(folder.graph),
         "made_by": folder.made_by,
         "source": manifest.source,
         "architecture": manifest.architecture,
+        "runs_on": class_for(folder),
         "precision": manifest.precision,
         "accuracy_level": manifest.accuracy_level,
         "block_size": manifest.block_size,

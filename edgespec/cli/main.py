@@ -10,6 +10,7 @@ from edgespec.errors import EdgespecError, UnsupportedArchitectureError
 # "export" belongs to the other package: named here, imported only when it is asked for.
 COMMANDS = {
     "generate": ("edgespec.cli.generate", "Continue a text and show it as it comes."),
+    "transcribe": ("edgespec.cli.transcribe", "Write down what is said in a file of sound."),
     "info": ("edgespec.cli.info", "Say what a model folder is."),
     "ngrams": ("edgespec.cli.ngrams", "Count the n-grams of a corpus, to propose from."),
     "bench": ("edgespec.cli.bench", "Measure what pays with a model on this machine."),

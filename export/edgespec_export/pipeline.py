@@ -107,7 +107,6 @@ def run(
         if check:
             with progress.step("check"):
                 measured = _check(graph, loaded, shape, cache, precision, windows)
-        tokenizer = (building / "tokenizer.json").read_bytes()
         Manifest(
             architecture=model_type,
             vocab_size=loaded.vocab_size,
@@ -125,10 +124,9 @@ def run(
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
-            tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
-            # A path would tell about the machine that exported; its last part names the model.
-            source=Path(source).resolve().name if Path(source).exists() else source,
-            versions=_versions(model),
+            tokenizer_sha256=digest(building / "tokenizer.json"),
+            source=named(source),
+            versions=versions(model),
             parity=measured,
             min_onnxruntime=_min_onnxruntime(model, cache, precision),
             graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
@@ -224,7 +222,18 @@ def _windows(model: ir.Model) -> tuple[int, ...]:
     return tuple(sorted(found - {0}))
 
 
-def _versions(model: ir.Model) -> dict[str, str]:
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def named(source: str) -> str:
+    """A name for the checkpoint: a whole path would tell about the machine that exported."""
+    return Path(source).resolve().name if Path(source).exists() else source
+
+
+def versions(model: ir.Model) -> dict[str, str]:
+    """The tools that made ``model``, and the versions of its form."""
     return {
         **requirements.versions(),
         "onnx_ir_version": str(model.ir_version),

@@ -125,8 +125,9 @@ def command(
     """Continue PROMPT with MODEL and show the text as it comes.
 
     MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
-    edgespec, which writes Python. PROMPT is a text, or - to read it from standard input. Whatever
-    proposes candidates, the text is MODEL's own; with several, each round takes the most promising.
+    edgespec, which writes Python. PROMPT is a text, or - to read it from standard input; an
+    encoder-decoder such as T5 reads it and writes another. Whatever proposes candidates, the text
+    is MODEL's own; with several, each round takes the most promising.
 
     \b
     edgespec generate "def read_csv(path):"

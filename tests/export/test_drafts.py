@@ -104,6 +104,35 @@ def test_another_tokenizer_proposes_text(llama_checkpoint: Path, tmp_path: Path)
     check_serves(folder)
 
 
+def test_the_checkpoint_quantised_is_a_draft_of_itself_from_one_trace(
+    llama_checkpoint: Path, tmp_path: Path
+) -> None:
+    steps = Steps()
+    folder = edgespec_export.export(
+        llama_checkpoint, tmp_path / "out", draft="int4", progress=steps
+    )
+    assert steps.names[-4:] == ["check", "draft: to int4", "draft: write", "draft: check"]
+    said = [Manifest.read(place) for place in (folder, folder / "draft")]
+    assert [(m.precision, m.source) for m in said if m] == [
+        ("fp32", "tiny-llama"),
+        ("int4", "tiny-llama"),
+    ]
+    check_serves(folder)
+
+
+def test_a_draft_does_not_inherit_how_its_target_was_rounded(
+    llama_checkpoint: Path, tmp_path: Path
+) -> None:
+    steps = Steps()
+    folder = edgespec_export.export(
+        llama_checkpoint, tmp_path / "out", precision="int8", draft="int4", progress=steps
+    )
+    assert steps.names.count("draft: trace") == 1
+    alone = edgespec_export.export(llama_checkpoint, tmp_path / "alone", precision="int4")
+    both = [(place / "model.onnx").read_bytes() for place in (folder / "draft", alone)]
+    assert both[0] == both[1]
+
+
 def test_a_draft_that_fails_leaves_no_folder(llama_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         edgespec_export.export(

@@ -152,7 +152,7 @@ def test_a_draft_that_fails_leaves_no_folder(llama_checkpoint: Path, tmp_path: P
         ({"draft": "layers:0"}, r"draft layers:N must keep 1 to 1 of the 2 layers, got 0"),
         ({"draft": "layers:1", "draft_precision": "int4"}, r"shares the target's weights, so"),
         ({"draft": "fp32"}, r"draft fp32 would be its target once more"),
-        ({"draft": "int3"}, r"draft precision must be one of fp32.*, got 'int3'"),
+        ({"draft": "int3"}, r"^precision must be one of fp32.*, got 'int3'"),
         ({"draft": "int4", "draft_precision": "int8"}, r"is a precision, got draft_precision int8"),
         ({"draft_precision": "int4"}, r"draft_precision 'int4' was given without a draft"),
     ],

@@ -84,7 +84,7 @@ def test_reading_in_chunks_equals_one_full_pass(case: str, tmp_path: Path) -> No
 
 def _check_lookup(folder: Path) -> None:
     """The runtime's text is the same with candidates, some of which are refused."""
-    generator = EdgeGenerator(folder, threads=1)
+    generator = EdgeGenerator(folder)
     prompt = "def add(a, b):\n    return a + b\n" * 2
     plain = generator.generate(prompt, max_new_tokens=20)
     told = generator.generate(prompt, max_new_tokens=20, lookup=True, num_assistant_tokens=4)

@@ -61,7 +61,7 @@ def judged(llama_checkpoint: Path, llama_folder: Path) -> Judged:
     return Judged(llama_checkpoint, llama_folder)
 
 
-@pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-4), ("int8", 5e-3), ("int4", 0.4)])
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-4), ("int8", 5e-3), ("int4", 0.3)])
 def test_a_sound_graph_passes_and_is_told(
     precision: str, limit: float, judged: Judged, tmp_path: Path
 ) -> None:
@@ -106,10 +106,11 @@ def test_a_planted_fault_is_refused(damage: Any, judged: Judged, tmp_path: Path)
     onnx.save(model, path)
     said = (
         r"^the int4 graph's mean divergence from the checkpoint is [\d.]+ nats over \d+ positions, "
-        r"at most 0.5 is allowed \(\d+ of 96 greedy picks are equal\); choose a finer precision"
+        r"at most 0.4 is allowed \(\d+ of 96 greedy picks are equal\); choose a finer precision"
     )
-    with pytest.raises(ParityError, match=said):
+    with pytest.raises(ParityError, match=said) as caught:
         judged.check(path, "int4")
+    assert float(str(caught.value).split()[9]) > 2
 
 
 def test_a_graph_that_loses_count_of_positions_is_refused(judged: Judged, tmp_path: Path) -> None:

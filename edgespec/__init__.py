@@ -17,6 +17,8 @@ from edgespec.errors import EdgespecError
 from edgespec.generator import EdgeGenerator, Result
 from edgespec.ngram_store import NgramStore
 from edgespec.options import Options
+from edgespec.seq2seq import EdgeSeq2Seq
+from edgespec.speech.transcriber import EdgeTranscriber, Segment, Transcription
 from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
@@ -26,6 +28,8 @@ __all__ = [
     "Candidates",
     "Chunk",
     "EdgeGenerator",
+    "EdgeSeq2Seq",
+    "EdgeTranscriber",
     "EdgespecError",
     "GrammarCandidateGenerator",
     "MixedCandidateGenerator",
@@ -35,9 +39,11 @@ __all__ = [
     "PastOutputs",
     "PromptLookupCandidateGenerator",
     "Result",
+    "Segment",
     "Stats",
     "Stream",
     "SuffixCandidateGenerator",
+    "Transcription",
     "UniversalAssistedCandidateGenerator",
     "get_candidate_generator",
 ]

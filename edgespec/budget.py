@@ -1,11 +1,12 @@
 """How many candidates to ask for next."""
 
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Protocol
+
+import numpy as np
 
 from edgespec.acceptance import Acceptance
 from edgespec.candidates.base import NO_CANDIDATES, Candidates
@@ -119,7 +120,7 @@ class StepCosts:
         seen = self._seen.setdefault(rows, deque(maxlen=7))
         seen.append(seconds)
         before, now = self._medians.get(rows), median(seen)
-        if before is None or abs(now - before) > 0.01 * before:
+        if before is None or abs(now - before) > 0.02 * before:
             self._medians[rows] = now
             self._table = []
         if len(self._rows) < len(self._medians):
@@ -135,27 +136,23 @@ class StepCosts:
         return 1 in self._medians
 
     def table(self) -> list[float]:
-        """Seconds of 1, 2, ... :data:`MOST_CANDIDATES` + 1 rows; empty if nothing is known."""
+        """Seconds of 1, 2, ... :data:`MOST_CANDIDATES` + 1 rows; empty if nothing is known.
+
+        Measured, or on a line between what was measured; never below the fewest rows measured.
+        """
         if not self._table and self._rows:
-            self._table = [self._estimate(rows) for rows in range(1, MOST_CANDIDATES + 2)]
+            rows = np.arange(1, MOST_CANDIDATES + 2)
+            known = np.array([self._medians[at] for at in self._rows])
+            if len(known) == 1:
+                # A row more is taken to cost a tenth, so that something is tried.
+                found = known * (1 + 0.1 * (rows - 1)) / (1 + 0.1 * (self._rows[0] - 1))
+            else:
+                found = np.interp(rows, self._rows, known)
+                slope = (known[-1] - known[-2]) / (self._rows[-1] - self._rows[-2])
+                found += max(0.0, slope) * np.maximum(0, rows - self._rows[-1])
+                found = np.maximum(found, known[0])
+            self._table = found.tolist()
         return self._table
-
-    def seconds(self, rows: int) -> float | None:
-        """What a forward of ``rows`` takes: measured, or on a line between what was measured."""
-        return self._estimate(rows) if self._rows else None
-
-    def _estimate(self, rows: int) -> float:
-        known, medians = self._rows, self._medians
-        if len(known) > 1 and rows in medians:
-            return medians[rows]
-        if len(known) == 1:
-            # One point only: a row more is taken to cost a tenth, so that something is tried.
-            at = known[0]
-            return medians[at] * (1 + 0.1 * (rows - 1)) / (1 + 0.1 * (at - 1))
-        above = min(max(bisect_right(known, rows), 1), len(known) - 1)
-        x0, x1 = known[above - 1], known[above]
-        slope = max(0.0, (medians[x1] - medians[x0]) / (x1 - x0))
-        return max(medians[x0] + slope * (rows - x0), medians[known[0]])
 
 
 class AutoBudget:

@@ -212,7 +212,7 @@ class Decoding:
         """What the generator proposes, and what of it is worth verifying."""
         # The last token of the text needs no candidate: it comes with the last verification.
         room = self.stopping.max_length - self._count - 1
-        limit = min(room, self.budget.limit())
+        limit = 0 if self.generator is None else min(room, self.budget.limit())
         if self.generator is None or limit < 1:
             return NO_CANDIDATES, NO_CANDIDATES.tokens
         candidates = self.generator.get_candidates(self.tokens, limit)
@@ -221,15 +221,16 @@ class Decoding:
             # Drawn candidates stay: to leave one out for what it is, forbidden or not, would change
             # the distribution. Verified, p is 0 there, and the next token is drawn as it must be.
             proposed = proposed[: count_allowed(self.bans, self._with(proposed), len(proposed))]
-        choice = self.budget.choose(replace(candidates, tokens=proposed))
+        cut = len(proposed) < len(candidates.tokens)
+        choice = self.budget.choose(replace(candidates, tokens=proposed) if cut else candidates)
         return candidates, self._up_to_the_end(proposed[:choice])
 
     def _up_to_the_end(self, tokens: TokenIds) -> TokenIds:
         """Nothing can follow an end token."""
-        for i, token in enumerate(tokens.tolist()):
-            if token in self.stopping.eos_token_ids:
-                return tokens[: i + 1]
-        return tokens
+        listed, ends = tokens.tolist(), self.stopping.eos_token_ids
+        if ends.isdisjoint(listed):
+            return tokens
+        return tokens[: 1 + next(i for i, token in enumerate(listed) if token in ends)]
 
     def _accept(self, tokens: TokenIds) -> FinishReason | None:
         """Append what stands, cut where the text ends."""

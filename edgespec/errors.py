@@ -14,6 +14,7 @@ EdgespecError
 ├── ExactnessError        rows of a forward depend on how many there are, and must not
 ├── LogitsError           a model returned scores that are not numbers
 ├── MissingExtraError     the packages of an extra are not installed
+├── AudioError            a file is no sound, or cannot be read
 ├── ProcessError          a generator was used in another process than it was made in
 └── ExportError           a checkpoint could not be turned into a model folder
     ├── UnsupportedArchitectureError   no export route is known for it
@@ -73,6 +74,10 @@ class ExactnessError(EdgespecError):
 
 class LogitsError(EdgespecError):
     """A model returned scores that are not numbers."""
+
+
+class AudioError(EdgespecError):
+    """A file is no sound, or cannot be read."""
 
 
 class ProcessError(EdgespecError):

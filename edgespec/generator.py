@@ -17,7 +17,12 @@ from edgespec.drafting import require_fitting_tokenizer
 from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
 from edgespec.model import CausalLM
-from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
+from edgespec.model_folder import (
+    ModelFolder,
+    draft_folder,
+    open_model_folder,
+    require_class,
+)
 from edgespec.options import GenerateOptions, Options
 from edgespec.prefixes import Prefixes
 from edgespec.probe import probe
@@ -119,6 +124,7 @@ class EdgeGenerator:
                 "universal_draft has no effect without draft=...; name the draft model"
             )
         self.folder: ModelFolder = open_model_folder(path)
+        require_class(self.folder, "EdgeGenerator")
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
         self._shares_threads = draft not in (None, False)

@@ -15,6 +15,8 @@ from edgespec.errors import ModelFolderError
 
 FILE_NAME = "edgespec.json"
 FORMAT = 1
+ENCODER, CROSS = "encoder.onnx", "cross.onnx"
+"""Beside an encoder-decoder's decoder: its encoder, and what makes keys and values of that."""
 CACHE_LAYOUTS = ("in_place", "static", "growing")
 
 
@@ -46,6 +48,10 @@ class Manifest:
         versions: The tools that wrote the folder and their versions.
         parity: What the export's checks measured.
         min_onnxruntime: The oldest ONNX Runtime that was seen to run such a graph.
+        kind: ``"causal"``, or ``"encoder_decoder"``: then ``encoder.onnx`` and ``cross.onnx`` lie
+            beside the decoder, or ``cross.onnx`` alone where it works on another's encoder.
+        decoder_start_token_id: The token that an encoder-decoder's text starts with.
+        encoder_sha256: Digest of the encoder's weights; equal digests mean equal outputs.
         graph: The ONNX file, from the folder, if it is not ``model.onnx`` in it: a draft that
             shares its target's weights lies beside its target's graph.
         format: Version of this file's layout.
@@ -72,6 +78,9 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     parity: Mapping[str, Any] = field(default_factory=dict)
     min_onnxruntime: str | None = None
+    kind: str = "causal"
+    decoder_start_token_id: int | None = None
+    encoder_sha256: str | None = None
     graph: str | None = None
     format: int = FORMAT
 

@@ -79,7 +79,9 @@ class CausalLM:
                 )
         sizes = manifest.head_size, manifest.num_kv_heads
         shape = cache_shape(session.path, session.inputs, session.outputs, *sizes)
-        check_inputs(session.path, session.inputs, frozenset(past for past, _ in shape.pairs))
+        crosses = [name for name in session.inputs if name.startswith("cross_key_values.")]
+        given = frozenset([*crosses, *(past for past, _ in shape.pairs)])
+        check_inputs(session.path, session.inputs, given)
         if (session.device, shape.dtype.name) == ("cpu", "float16") and manifest.precision in _HALF:
             warnings.warn(
                 f"{session.path} is made for float16, which ONNX Runtime casts to float32 and back "
@@ -118,6 +120,7 @@ class CausalLM:
         self._on_device: ort.OrtValue = None
         self._bound: dict[bool | str, Inputs] = {}  # by where the logits go, if anywhere
         self._generation = self.cache.generation
+        self._source: Mapping[str, ort.OrtValue] = {}
         self._reader: object = None
         self._read = np.empty(0, np.int64)
         self._exact_length = 0
@@ -140,7 +143,8 @@ class CausalLM:
         if self.cannot_verify is not None:
             raise GraphMismatchError(
                 f"{self.session.path} cannot verify candidates: {self.cannot_verify}; export it "
-                "again (edgespec export MODEL), or leave lookup, draft and candidate_generator out"
+                "again (edgespec export MODEL), or leave lookup, ngram, suffix, draft and "
+                "candidate_generator out"
             )
 
     @property
@@ -202,6 +206,16 @@ class CausalLM:
         same = self._reader is reader
         self._reader = reader
         return same
+
+    def attend_to(self, source: Mapping[str, ort.OrtValue]) -> None:
+        """Read what follows on ``source``: an encoder's keys and values, by the graph's inputs.
+
+        What was read on another source says nothing on this one, so it is forgotten.
+        """
+        if source is not self._source:
+            self.rewind(0)
+            self._source = source
+            self._bound.clear()
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions at once, where that is better than step by step."""
@@ -270,6 +284,8 @@ class CausalLM:
         binding = self.session.new_binding() if bound is None else bound.binding
         if bound is None:
             self.cache.bind(binding)
+            for name, value in self._source.items():
+                binding.bind_ortvalue_input(name, value)
         if logits == _STAY:
             shape = [1, count, self.vocab_size]
             self._on_device = ort.OrtValue.ortvalue_from_shape_and_type(

@@ -84,6 +84,33 @@ def draft_folder(target: ModelFolder) -> Path:
     )
 
 
+_CLASSES = {"whisper": "EdgeTranscriber", "t5": "EdgeSeq2Seq"}
+"""Which class runs an encoder-decoder of an architecture; all else is EdgeGenerator's."""
+
+
+def class_for(folder: ModelFolder) -> str:
+    """The name of the class that runs what lies in ``folder``."""
+    if folder.manifest.kind != "encoder_decoder":
+        return "EdgeGenerator"
+    return _CLASSES.get(folder.manifest.architecture, "a later edgespec")
+
+
+def require_class(folder: ModelFolder, name: str) -> None:
+    """Return if ``folder`` is for the class ``name``.
+
+    Raises:
+        ModelFolderError: If it is for another one.
+    """
+    right = class_for(folder)
+    if right != name:
+        is_pair = folder.manifest.kind == "encoder_decoder"
+        kind = "an encoder-decoder" if is_pair else "a decoder-only model"
+        raise ModelFolderError(
+            f"{folder.folder} holds {kind} ({folder.manifest.architecture}), which "
+            f"{name} cannot run; load it with {right}"
+        )
+
+
 def open_model_folder(path: str | PathLike[str] | None) -> ModelFolder:
     """Find a model and what is said about it.
 

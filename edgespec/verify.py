@@ -3,6 +3,7 @@
 p is the target's distribution and q the one that a candidate was drawn from, as in the papers.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def pick_greedy(row: NDArray[np.float32], prefix: TokenIds) -> int:
     """The most likely token of ``row`` [V]; of equals the lowest id, wherever it is asked."""
     choice = int(row.argmax())
     # argmax returns the first NaN where there is one, so this sees every NaN in the row.
-    if not np.isfinite(row[choice]):
+    if not math.isfinite(row[choice]):
         raise LogitsError(
             f"the model returned {row[choice]} as its highest logit after {len(prefix)} tokens; "
             "its weights overflow at this precision: export it with another --precision"

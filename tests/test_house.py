@@ -27,10 +27,13 @@ FLOORS = (
     "cache.base candidates.assisted candidates.prompt_lookup candidates.* stopping budget guided",
     "cache.* inputs candidates.universal candidates.mixed logits",
     "candidates.grammar cache.static",
-    "model options decode prompt",
-    "stats drafting exact constraint defaults budgeting",
-    "stream choosing prefixes probe shortlist",
-    "generator",
+    "model options decode prompt speech.features speech.vocabulary",
+    "encoder stats drafting exact constraint defaults budgeting speech.resample speech.options",
+    "encoder_decoder stream choosing prefixes probe shortlist",
+    "speech.audio speech.segments speech.rules",
+    "speech.window generator",
+    "seq2seq speech.transcriber",
+    "speech.subtitles",
     "bench.prompts bench.peer_process bench.report",
     "bench.engines bench.chart",
     "bench.measure",
@@ -43,7 +46,7 @@ FLOORS = (
 ONLY_IN = {
     "onnxruntime": {
         *("session", "threads", "inputs", "model"),
-        *("cache.base", "cache.growing", "cache.in_place"),
+        *("cache.base", "cache.growing", "cache.in_place", "encoder"),
     },
     "tokenizers": {"tokenizer"},
     "jinja2": {"chat_template"},
@@ -55,8 +58,9 @@ ONLY_IN = {
     "openvino_genai": {"bench.peer_process"},
     "transformers": {"bench.peer_process"},
     "torch": {"bench.peer_process"},
-    "click": {"cli.main", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
-    "rich": {"cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
+    "soundfile": {"speech.audio"},
+    "click": {"cli.main", "cli.transcribe", "cli.generate", "cli.info", "cli.ngrams", "cli.bench"},
+    "rich": {"cli.transcribe", "cli.info", "cli.generate", "cli.ngrams", "cli.bench"},
 }
 """Where each dependency is known."""
 

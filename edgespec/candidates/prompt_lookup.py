@@ -155,11 +155,11 @@ class PromptLookupCandidateGenerator:
         source, place, match_length = self._find()
         if not match_length:
             return NO_CANDIDATES
-        follows = np.array(source.known[place : place + count], np.int64)
+        follows = source.known[place : place + count]
         if source is self._text and self.policy != "first" and len(follows) < count:
             # The place is so near that its continuation runs into the proposal itself: go round.
-            follows = np.resize(follows, count)
-        return Candidates(follows, match_length=match_length)
+            follows = (follows * -(-count // len(follows)))[:count]
+        return Candidates(np.array(follows, np.int64), match_length=match_length)
 
     def update_candidate_strategy(self, input_ids: TokenIds, num_matches: int) -> None:
         """Nothing to learn: the text itself is the only state."""

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from edgespec.generator import EdgeGenerator
-from edgespec.model_folder import embedded_model
+from edgespec.model_folder import class_for, embedded_model, open_model_folder
+from edgespec.seq2seq import EdgeSeq2Seq
 from edgespec.stats import Stats
 from edgespec.stream import Chunk, Stream
 
@@ -94,12 +95,16 @@ def command(
     given |= {"max_time_s": max_time} if max_time is not None else {}
     given |= {"do_sample": True} if sample else {}
     # Named when the target is loaded, a draft does not have it loaded a second time.
-    generator = EdgeGenerator(
+    runs_on = _class_for(model)
+    if runs_on is EdgeSeq2Seq and (chat or universal_draft):
+        option = "--chat" if chat else "--universal-draft"
+        raise click.UsageError(f"{option} cannot be had with an encoder-decoder; leave it out")
+    generator = runs_on(
         model,
         provider=provider,
         threads=threads,
         draft=draft_model or draft or None,
-        universal_draft=universal_draft,
+        **({"universal_draft": True} if universal_draft else {}),
     )
     if generator.draft is not None:
         given |= {"draft": draft_model or draft, "universal_draft": universal_draft}
@@ -112,6 +117,13 @@ def command(
         click.echo(json.dumps(_as_json(model, chunks, stream.stats)))
     if show_stats:
         click.echo(_in_words(stream.stats, chunks), err=True)
+
+
+def _class_for(model: str | None) -> Any:
+    """The class that runs a text model."""
+    if model is None or class_for(open_model_folder(model)) != "EdgeSeq2Seq":
+        return EdgeGenerator
+    return EdgeSeq2Seq
 
 
 def _message(prompt: str) -> list[dict[str, str]]:

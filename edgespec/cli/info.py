@@ -8,8 +8,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from edgespec.encoder_decoder import EncoderDecoder
 from edgespec.generator import EdgeGenerator
-from edgespec.manifest import Manifest
+from edgespec.manifest import CROSS, ENCODER, Manifest
+from edgespec.model_folder import class_for, open_model_folder
 
 IF_ROUNDED = ("accuracy_level", "block_size", "kl_against_fp32")
 """What the table leaves out where it has no value: a float32 graph has none of these."""
@@ -22,7 +24,11 @@ IF_ROUNDED = ("accuracy_level", "block_size", "kl_against_fp32")
 @click.option("--threads", type=int, help="Threads to compute with.")
 def command(model: str | None, as_json: bool, provider: str, threads: int | None) -> None:
     """Load MODEL (the embedded one if left out) and say what it is."""
-    facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
+    runs_on = class_for(open_model_folder(model))
+    if model is None or runs_on == "EdgeGenerator":
+        facts = describe(EdgeGenerator(model, provider=provider, threads=threads))
+    else:
+        facts = describe(EncoderDecoder(model, used_by=runs_on, provider=provider, threads=threads))
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -34,18 +40,20 @@ def command(model: str | None, as_json: bool, provider: str, threads: int | None
     Console().print(table)
 
 
-def describe(generator: EdgeGenerator) -> dict[str, Any]:
+def describe(generator: EdgeGenerator | EncoderDecoder) -> dict[str, Any]:
     """The facts, named as in ``edgespec.json`` where they stand there."""
     folder, session = generator.folder, generator.session
     manifest, shape = folder.manifest, generator.model.cache.shape
     model = generator.model
-    others = [p.name for p in folder.graph.parent.glob("*.onnx") if p != folder.graph]
+    ours = (folder.graph.name, ENCODER, CROSS)
+    others = [p.name for p in folder.graph.parent.glob("*.onnx") if p.name not in ours]
     files = sorted(p for p in folder.graph.parent.iterdir() if _is_part(p, others))
     return {
         "graph": str(folder.graph),
         "made_by": folder.made_by,
         "source": manifest.source,
         "architecture": manifest.architecture,
+        "runs_on": class_for(folder),
         "precision": manifest.precision,
         "accuracy_level": manifest.accuracy_level,
         "block_size": manifest.block_size,

@@ -10,6 +10,7 @@ from edgespec.errors import EdgespecError, UnsupportedArchitectureError
 # "export" belongs to the other package: named here, imported only when it is asked for.
 COMMANDS = {
     "generate": ("edgespec.cli.generate", "Continue a text and show it as it comes."),
+    "transcribe": ("edgespec.cli.transcribe", "Write down what is said in a file of sound."),
     "info": ("edgespec.cli.info", "Say what a model folder is."),
     "ngrams": ("edgespec.cli.ngrams", "Count n-grams of a corpus, to draft from."),
     "bench": ("edgespec.cli.bench", "Measure whether lookup pays with a model, here."),

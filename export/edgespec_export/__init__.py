@@ -30,7 +30,7 @@ def export(
     draft_precision: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Export a causal language model to a folder with ``model.onnx`` and all that it needs.
+    """Export a language model to a folder with ``model.onnx`` and all that it needs.
 
     The folder appears whole or not at all, and only if the written graph computes what the
     checkpoint computes.
@@ -100,9 +100,10 @@ def export(
     with quiet():
         # Imported here: this package is to be importable without the extra, and PyTorch takes
         # seconds to import.
-        from edgespec_export import pipeline
+        from edgespec_export import encoder_decoder, pipeline
 
-        pipeline.run(
+        run = encoder_decoder.run if model_type in families.ENCODER_DECODERS else pipeline.run
+        run(
             name,
             target,
             model_type=model_type,

@@ -21,12 +21,23 @@ METADATA = ("*.json", "*.jinja", "*.txt", "*.model")
 COPIED = (
     "config.json",
     "generation_config.json",
+    "preprocessor_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-UNSAID_LENGTH = 2048
-"""Longest text where a configuration names none, as with BLOOM, which was trained with so many."""
+LENGTHS = (
+    "max_target_positions",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+)
+"""Where configurations say the longest text; an encoder-decoder's, that of its decoder."""
+UNSAID_LENGTH = {"t5": 512}
+"""Longest text where a configuration names none."""
+UNSAID_LENGTH_OF_OTHERS = 2048
+"""BLOOM was trained with so many."""
 FULL_LENGTH_ROPES = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies change once a text outgrows its original length."""
 
@@ -144,13 +155,16 @@ class Checkpoint:
         return getattr(self.model.config, name, None) if found is None else found
 
 
-def load(source: str, model_type: str, max_length: int | None) -> Checkpoint:
+def load(
+    source: str, model_type: str, max_length: int | None, task: str = "text-generation"
+) -> Checkpoint:
     """Load a checkpoint in float32.
 
     Args:
         source: A local folder, a GGUF file or a hub name.
         model_type: As its configuration says.
         max_length: The longest text; None takes what the model was made for.
+        task: By optimum's name.
 
     Raises:
         ExportError: If the weights cannot be loaded.
@@ -161,9 +175,7 @@ def load(source: str, model_type: str, max_length: int | None) -> Checkpoint:
     # get_model_from_task asks the hub for a file list even for a local folder, and
     # NormalizedConfigManager knows fewer families than the graph itself says about layers,
     # heads and sizes, which the cache layout reads from the trace.
-    model_class = TasksManager.get_model_class_for_task(
-        "text-generation", framework="pt", model_type=model_type
-    )
+    model_class = TasksManager.get_model_class_for_task(task, framework="pt", model_type=model_type)
     header = gguf_file.read_header(Path(source)) if gguf_file.is_gguf(Path(source)) else None
     try:
         model, report = model_class.from_pretrained(
@@ -255,10 +267,10 @@ def _checked_length(config: Any, max_length: int | None) -> int:
 
 def _longest(config: Any) -> int:
     """The longest text that a model was made for, under whatever name its family says it."""
-    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+    for name in LENGTHS:
         if isinstance(found := getattr(config, name, None), int):
             return found
-    return UNSAID_LENGTH
+    return UNSAID_LENGTH.get(config.model_type, UNSAID_LENGTH_OF_OTHERS)
 
 
 def _fetch_metadata(name: str) -> Path:

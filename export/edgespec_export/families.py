@@ -110,6 +110,9 @@ REFUSED: dict[str, str] = {
 }
 """Architectures that are known and cannot be exported, and why."""
 
+ENCODER_DECODERS = {"t5": "text2text-generation", "whisper": "automatic-speech-recognition"}
+"""The same for encoder-decoders, each with its task by optimum's name."""
+
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -159,13 +162,14 @@ def check_architecture(config: dict[str, Any]) -> str:
             f"{', '.join(SUPPORTED)}"
         )
     installed = importlib.metadata.version("transformers")
-    if family is None:
+    known = ", ".join([*SUPPORTED, *ENCODER_DECODERS])
+    if family is None and model_type not in ENCODER_DECODERS:
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} cannot be exported (transformers {installed} is "
-            f"installed); supported are {', '.join(SUPPORTED)}; for others try optimum's exporter: "
+            f"installed); supported are {known}; for others try optimum's exporter: "
             "optimum-cli export onnx --task text-generation-with-past"
         )
-    if not is_served(family, installed):
+    if family is not None and not is_served(family, installed):
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} needs transformers {family.since} or newer, {installed} is "
             f'installed; run: pip install "transformers>={family.since}"'

@@ -9,9 +9,10 @@ TRACED_PREFIX = "model."
 
 def name_plainly(graph: ir.Graph) -> None:
     """Give weights the checkpoint's names, axes their meaning, and inputs their usual order."""
-    ids = next(value for value in graph.inputs if value.name == "input_ids")
-    assert ids.shape is not None
-    axes = {str(ids.shape[0]): "batch_size", str(ids.shape[1]): "sequence_length"}
+    axes = {}
+    for value in graph.inputs:
+        if value.name == "input_ids" and value.shape is not None:
+            axes = {str(value.shape[0]): "batch_size", str(value.shape[1]): "sequence_length"}
     outputs = [value for node in graph for value in node.outputs]
     for value in [*graph.inputs, *outputs]:
         if value.shape is not None:

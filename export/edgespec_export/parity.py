@@ -3,7 +3,7 @@
 Checked are the files themselves, with the cache bound as the runtime binds it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ def check(
     layout: str = "in_place",
     max_length: int,
     windows: Sequence[int] = (),
+    truth: Reference | None = None,
+    given: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Compare the graph at ``path`` with ``reference`` and give what was measured.
 
@@ -63,6 +65,8 @@ def check(
         layout: Where the graph keeps it; layouts for batches are checked with two texts as well.
         max_length: Longest text in tokens.
         windows: Sizes of the layers' attention windows, if they have any.
+        truth: How ``reference`` is read, if it takes more than tokens.
+        given: Further inputs of the graph, the same in every run.
 
     Returns:
         Largest differences by case, and how many greedy picks were equal.
@@ -70,7 +74,7 @@ def check(
     Raises:
         ParityError: Naming the first step that differs.
     """
-    truth = Reference(reference)
+    truth = truth or Reference(reference)
     rng = np.random.default_rng(0)
     head = reference.get_output_embeddings()  # type: ignore[no-untyped-call]
     vocab_size = head.weight.shape[0]
@@ -80,7 +84,7 @@ def check(
     ]
     longest = max([GREEDY_TOKENS + PROMPT_TOKENS, *(past + new for past, new in cases)])
     positions = min(longest, max_length)
-    written = Written(path, cache, positions, layout=layout)
+    written = Written(path, cache, positions, layout=layout, given=given)
     tokens = rng.integers(0, vocab_size, longest).tolist()
 
     differences = {}

@@ -204,8 +204,7 @@ def _manifest(
 ) -> Manifest:
     """What is to be known of the folder ``out``, whose graph is ``graph``."""
     loaded, precision = made.loaded, form.precision
-    source, shape = Path(made.source), made.shape
-    tokenizer = (out / "tokenizer.json").read_bytes()
+    shape = made.shape
     return Manifest(
         architecture=made.model_type,
         vocab_size=loaded.vocab_size,
@@ -219,16 +218,15 @@ def _manifest(
         accuracy_level=precision.accuracy_level if precision.is_quantised else None,
         block_size=precision.block_size if precision.is_quantised else None,
         int8_layers=precision.int8_layers if precision.name == "int4" else None,
-        weights_dtype=_weights_dtype(precision, half_weights=form.half_weights),
+        weights_dtype=weights_dtype(precision, half_weights=form.half_weights),
         eos_token_ids=loaded.eos_token_ids,
         bos_token_id=loaded.bos_token_id,
         pad_token_id=loaded.pad_token_id,
-        tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
-        # A path would tell about the machine that exported; its last part names the model.
-        source=source.resolve().name if source.exists() else made.source,
-        versions=_versions(made.model),
+        tokenizer_sha256=digest(out / "tokenizer.json"),
+        source=named(made.source),
+        versions=versions(made.model),
         parity=measured,
-        min_onnxruntime=_min_onnxruntime(made.model, form.cache, precision),
+        min_onnxruntime=min_onnxruntime(made.model, form.cache, precision),
         graph=None if graph.parent == out else f"../{graph.name}",
     )
 
@@ -274,7 +272,7 @@ def _check(path: Path, made: Made, form: Form) -> dict[str, Any]:
     )
 
 
-def _min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
+def min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
     """The oldest ONNX Runtime that can run all operators of a finished graph."""
     needed: list[str] = [LAYOUTS[cache].MIN_ONNXRUNTIME]
     if precision.is_quantised:
@@ -288,7 +286,8 @@ def _min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
     return max(needed, key=lambda version: [int(part) for part in version.split(".")])
 
 
-def _weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+def weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+    """How the weights of a graph lie in its file, as the manifest says it."""
     if precision.is_quantised:
         return precision.name
     return "float16" if half_weights or precision.name == "fp16" else "float32"
@@ -301,7 +300,18 @@ def _windows(model: ir.Model) -> tuple[int, ...]:
     return tuple(sorted(found - {0}))
 
 
-def _versions(model: ir.Model) -> dict[str, str]:
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def named(source: str) -> str:
+    """A name for the checkpoint: a whole path would tell about the machine that exported."""
+    return Path(source).resolve().name if Path(source).exists() else source
+
+
+def versions(model: ir.Model) -> dict[str, str]:
+    """The tools that made ``model``, and the versions of its form."""
     return {
         **requirements.versions(),
         "onnx_ir_version": str(model.ir_version),

@@ -12,7 +12,7 @@ DOMAIN = "edgespec"
 ATTENTION = "CachedAttention"
 KEEP_LAST_ROWS = "KeepLastRows"
 EXPERTS = "Experts"
-TERMS = ("sinks", "key_bias")
+TERMS = ("sinks", "key_bias", "distance_bias")
 """Inputs behind query, key and value that an attention may have; most have none."""
 
 
@@ -27,6 +27,7 @@ def cached_attention(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
     key_bias: torch.Tensor | None = None,
+    distance_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Emit the attention of one layer: causal, over what is cached and what is new.
 
@@ -40,11 +41,13 @@ def cached_attention(
         softcap: c in c * tanh(score / c); 0 for none.
         sinks: [Hq] a score for each head that takes part in the softmax and has no value.
         key_bias: [Hq, max_length] added to the scores of the key at each position.
+        distance_bias: [distances, Hq] added to the scores by how far back a key is; it stays the
+            same beyond the last.
 
     Returns:
         [B, S, Hq, D].
     """
-    terms = [sinks, key_bias]
+    terms = [sinks, key_bias, distance_bias]
     while terms and terms[-1] is None:
         terms.pop()
     attributes: dict[str, Any] = {

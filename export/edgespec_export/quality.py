@@ -7,7 +7,7 @@ by greedy picks and by perplexity.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ def check(
     precision: str,
     encode: Encode,
     max_length: int,
+    truth: Reference | None = None,
+    given: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Judge the graph at ``path`` by ``reference`` in float32 and give what was measured.
 
@@ -80,6 +82,8 @@ def check(
         precision: One of ``KL_LIMITS``.
         encode: Text to token ids.
         max_length: Longest text in tokens.
+        truth: How ``reference`` is read, if it takes more than tokens.
+        given: Further inputs of the graph, the same in every run.
 
     Returns:
         ``kl``, ``kl_limit``, ``perplexity`` and ``perplexity_fp32``, ``positions``,
@@ -88,10 +92,11 @@ def check(
     Raises:
         ParityError: If the graph is not one function, or too far from the checkpoint.
     """
-    truth = Reference(reference)
+    truth = truth or Reference(reference)
     tokens, prompts = texts(encode, max_length)
     dtype = np.float16 if precision == "fp16" else np.float32
-    written = Written(path, cache, min(max_length, 512), layout=layout, dtype=dtype)
+    positions = min(max_length, 512)
+    written = Written(path, cache, positions, layout=layout, dtype=dtype, given=given)
     differences = _check_cuts(written, tokens[:12], precision)
     written.length = 0
     got, expected = written.read(tokens), truth.logits(tokens)

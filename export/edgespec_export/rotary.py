@@ -61,9 +61,11 @@ class _Region:
 
 def fuse_rotary(graph: ir.Graph, max_length: int) -> None:
     """Let GroupQueryAttention rotate queries and keys, wherever that is what the graph does."""
+    positions = next((value for value in graph.inputs if value.name == "position_ids"), None)
+    if positions is None:
+        return
     order = {node: index for index, node in enumerate(graph)}
     from_positions = _computed_from_positions(graph)
-    positions = next(value for value in graph.inputs if value.name == "position_ids")
     seen: dict[str, Rotation | None] = {}
     constant_names: dict[ir.Value, str] = {}
     for node in list(graph):

@@ -5,6 +5,7 @@ the head pass through another, ``edgespec::KeepLastRows``. A pass of ``cache_lay
 operators in their place, so that one trace serves every layout.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -38,22 +39,36 @@ def trace(model: PreTrainedModel, max_length: int) -> ir.Model:
             PyTorch cannot trace the model.
     """
     AttentionInterface.register(DOMAIN, _attention)
-    AttentionMaskInterface.register(DOMAIN, _no_mask)
+    AttentionMaskInterface.register(DOMAIN, no_mask)
     if not adapt(model, max_length):
         model.set_attn_implementation(DOMAIN)
     experts.trace_as_placeholders(model)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is None:
         raise ExportError(f"{type(model).__name__} has no output embeddings, so it makes no logits")
-    head.register_forward_pre_hook(_keep_last_rows)
+    head.register_forward_pre_hook(keep_last_rows)
 
     # Two texts of five tokens: torch.export takes a size of 0 or 1 for a constant.
     input_ids = torch.arange(10).reshape(2, 5) % model.config.get_text_config().vocab_size
     position_ids = torch.arange(5)[None].repeat(2, 1)
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    found = to_graph(
+        _Logits(model),
+        {"input_ids": input_ids, "position_ids": position_ids},
+        (axes, axes),
+        ["logits"],
+    )
+    _check_windows(found, model.config.get_text_config())
+    return found
+
+
+def to_graph(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor], axes: Any, outputs: Sequence[str]
+) -> ir.Model:
+    """Trace ``module`` on ``inputs`` with the dynamic ``axes`` of each left open."""
     with torch.no_grad():
         program = torch.export.export(
-            _Logits(model), (input_ids, position_ids), dynamic_shapes=(axes, axes), strict=False
+            module, tuple(inputs.values()), dynamic_shapes=axes, strict=False
         )
         traced = torch.onnx.export(
             program,
@@ -62,12 +77,11 @@ def trace(model: PreTrainedModel, max_length: int) -> ir.Model:
             # Its optimizer folds constants one by one, for longer than all our passes take.
             optimize=False,
             verbose=False,
-            input_names=["input_ids", "position_ids"],
-            output_names=["logits"],
+            input_names=list(inputs),
+            output_names=list(outputs),
         )
     assert traced is not None
     found: ir.Model = traced.model
-    _check_windows(found, model.config.get_text_config())
     return found
 
 
@@ -123,11 +137,12 @@ def _attention(
     return output, None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
+def no_mask(*_: Any, **__: Any) -> None:
     """What is visible to whom is the attention operator's business."""
 
 
-def _keep_last_rows(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+def keep_last_rows(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+    """A hook before the head that marks where rows can be left out."""
     hidden = inputs[0]
     return (
         torch.onnx.ops.symbolic(

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from edgespec_export import graph as g
 
-EXTERNAL_DATA = "model.onnx.data"
 EXTERNAL_DATA_FROM_BYTES = 100 * 2**20
 """Graphs with more bytes of weights than this keep them in a file beside, to be mapped to memory.
 
@@ -46,7 +45,7 @@ def write_model(model: ir.Model, path: Path, *, apart: bool = False) -> None:
     """Write ``path``, with its weights in a file beside it where they are large or ``apart``."""
     weights = [v.const_value for v in model.graph.initializers.values() if v.const_value]
     large = sum(tensor.nbytes for tensor in weights) > EXTERNAL_DATA_FROM_BYTES
-    ir.save(model, path, external_data=EXTERNAL_DATA if large or apart else None)
+    ir.save(model, path, external_data=f"{path.name}.data" if large or apart else None)
 
 
 def write_sharing(model: ir.Model, path: Path, other: Path) -> None:

@@ -1,6 +1,6 @@
 """A graph in a folder, run as the runtime runs it: the cache bound as its layout wants it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,12 @@ class Written:
         layout: str = "in_place",
         texts: int = 1,
         dtype: DTypeLike = np.float32,
+        given: Mapping[str, Array] | None = None,
     ) -> None:
-        """Load ``path`` with a cache of ``dtype`` for ``positions`` tokens of each text."""
+        """Load ``path`` with a cache of ``dtype`` for ``positions`` tokens of each text.
+
+        Inputs ``given`` are the same in every run.
+        """
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # Threads that spin between runs take the CPUs from PyTorch, whose turn it is then.
@@ -42,6 +46,10 @@ class Written:
             path, options, providers=["CPUExecutionProvider"]
         )
         self._binding = self._session.io_binding()
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        self._given = dict(given or {})
+        for name, array in self._given.items():
+            self._binding.bind_cpu_input(name, array)
         self._grows = layout == "growing"
         self.length = 0
         rows = 0 if self._grows else positions
@@ -83,7 +91,8 @@ class Written:
                 feeds[f"past_key_values.{name}"] = past
                 self._binding.bind_output(f"present.{name}")
         for name, array in feeds.items():
-            self._binding.bind_cpu_input(name, array)
+            if name in self._inputs:
+                self._binding.bind_cpu_input(name, array)
         # Bound anew each time: an output keeps the buffer, and so the size, of its first run.
         self._binding.bind_output("logits")
         self._session.run_with_iobinding(self._binding)

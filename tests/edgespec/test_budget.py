@@ -48,23 +48,23 @@ def test_a_constant_budget_takes_the_same_number_each_round() -> None:
 
 def test_step_costs_lie_on_a_line_between_what_was_measured() -> None:
     known = costs({1: 1.0, 5: 3.0})
-    assert known.seconds(1) == 1.0
-    assert known.seconds(3) == pytest.approx(2.0)
-    assert known.seconds(9) == pytest.approx(5.0)
-    assert StepCosts().seconds(4) is None
+    assert known.table()[0] == 1.0
+    assert known.table()[2] == pytest.approx(2.0)
+    assert known.table()[8] == pytest.approx(5.0)
+    assert StepCosts().table() == []
 
 
 def test_more_rows_are_never_taken_to_cost_less_than_the_cheapest_step() -> None:
     known = costs({4: 2.0, 8: 1.0})  # a disturbed measurement
-    assert known.seconds(1) == 2.0
-    assert known.seconds(32) == 2.0
+    assert known.table()[0] == 2.0
+    assert known.table()[31] == 2.0
 
 
 def test_one_disturbed_step_is_forgiven() -> None:
     known = costs({1: 1.0})
     for seconds in (1.0, 50.0, 1.0):
         known.add(1, seconds)
-    assert known.seconds(1) == 1.0
+    assert known.table()[0] == 1.0
 
 
 def test_all_are_verified_where_rows_are_free_and_candidates_stand() -> None:
@@ -146,7 +146,7 @@ def test_no_proposal_is_a_plain_step_and_teaches_what_one_costs() -> None:
     budget = AutoBudget(known)
     assert budget.choose(NO_CANDIDATES) == 0
     budget.learn(NO_CANDIDATES, 0, 0, 0.0, 0.25)
-    assert known.seconds(1) == 0.25
+    assert known.table()[0] == 0.25
 
 
 def test_a_budget_that_knows_nothing_tries_a_few() -> None:

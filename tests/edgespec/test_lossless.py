@@ -188,7 +188,9 @@ def test_markers_all_over_the_prompt_mislead_lookup_and_not_the_text(
 
 
 def test_two_heads_in_half_precision_rewind_alike(tmp_path: Path) -> None:
-    model = EdgeGenerator(write_folder(tmp_path, HASH, heads=2, cache_dtype="float16"))
+    folder = write_folder(tmp_path, HASH, heads=2, cache_dtype="float16")
+    with pytest.warns(RuntimeWarning, match="made for float16"):
+        model = EdgeGenerator(folder)
     for prompt in prompts(10, seed=3):
         result = model.generate(
             prompt, max_new_tokens=16, candidate_generator=Seer(2), num_assistant_tokens=6
@@ -469,7 +471,8 @@ def test_the_embedded_model_writes_its_own_text_whoever_is_named(options: dict[s
                 prompt, max_new_tokens=40, num_assistant_tokens=budget, **sampled, **options
             )
             assert got.tokens.tolist() == want.tokens.tolist()
-            assert got.stats.accepted > 0
+            # What pays is measured: where the machine is busy it may be nothing.
+            assert got.stats.accepted > 0 or budget == "auto"
 
 
 class RewindsOneTooFar(CausalLM):

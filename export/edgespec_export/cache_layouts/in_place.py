@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from edgespec_export import graph as g
 from edgespec_export.cache_layouts import base
+from edgespec_export.distance_bias import distance_bias
 from edgespec_export.placeholders import attention_terms
 
 OPSETS = g.OPSETS
 IR_VERSION = g.IR_VERSION
 MIN_ONNXRUNTIME = "1.22"
 """The oldest ONNX Runtime on which exported graphs ran; 1.21 knows no position_ids in attention."""
-TERMS = frozenset(("sinks", "key_bias"))
+TERMS = frozenset(("sinks", "key_bias", "distance_bias"))
 """What this layout can do beyond plain attention; see ``placeholders.TERMS``."""
 HEAD_SINK_INPUT = 11
 """The place of the sinks among GroupQueryAttention's inputs."""
@@ -61,7 +62,7 @@ def _attend(
     biases: dict[ir.Value, ir.Value],
 ) -> ir.Value:
     """GroupQueryAttention for a placeholder."""
-    query, key, value = (_rows(graph, node, value) for value in node.inputs[:3])
+    query, key, value = (flat_heads(graph, node, value) for value in node.inputs[:3])
     num_heads, head_size = base.heads(node.inputs[0])
     num_kv_heads, _ = base.heads(node.inputs[1])
     past = base.add_past(graph, node, POSITIONS)
@@ -69,6 +70,8 @@ def _attend(
     inputs: list[ir.Value | None] = [query, key, value, *past, *lengths]
     if "key_bias" in terms:
         inputs += [None, None, None, _bias(graph, node, terms["key_bias"], biases)]
+    if "distance_bias" in terms:
+        inputs += [None, None, None, distance_bias(graph, node, terms["distance_bias"])]
     if "sinks" in terms:
         inputs += [None] * (HEAD_SINK_INPUT - len(inputs))
         inputs.append(terms["sinks"])
@@ -118,7 +121,7 @@ def _bias(
     return known[table]
 
 
-def _rows(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:
+def flat_heads(graph: ir.Graph, node: ir.Node, heads: ir.Value | None) -> ir.Value:
     """[B, H, S, D] -> [B, S, H*D], as GroupQueryAttention reads it."""
     assert heads is not None
     assert heads.shape is not None

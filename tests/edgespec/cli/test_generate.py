@@ -77,7 +77,8 @@ class TestText:
         notes, grams = tmp_path / "notes.txt", tmp_path / "notes.ngrams"
         notes.write_text("abcdefgh" * 3, encoding="utf-8")
         assert edgespec("ngrams", "build", notes, "-o", grams, "--model", text).code == 0
-        told = edgespec("generate", text, "abc", "-n", 5, "--ngram-corpus", grams, "--stats")
+        asked = ("generate", text, "abc", "-n", 5, "--num-assistant-tokens", 4)
+        told = edgespec(*asked, "--ngram-corpus", grams, "--stats")
         assert told.out == "defgh\n"
         assert "by source: NgramCacheCandidateGenerator 4 of 4" in told.err
         told = edgespec("generate", text, "abc", "--ngram-corpus", tmp_path / "none")

@@ -1,9 +1,7 @@
-import json
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import click
@@ -70,12 +68,3 @@ def test_the_module_is_the_command() -> None:
         check=True,
     )
     assert done.stdout.startswith("Usage: edgespec generate [OPTIONS] [MODEL] PROMPT")
-
-
-def test_bench_measures_and_ends_with_advice(edgespec: Run, models: Path) -> None:
-    told = edgespec("bench", str(models / "text"), "-n", "8", "--repeats", "1", "--json")
-    assert told.code == 0
-    report = json.loads(told.out)
-    assert [c["prompt"] for c in report["comparisons"]] == ["copy", "edit", "chat", "json"]
-    assert all(c["same_text"] for c in report["comparisons"])
-    assert report["advice"].startswith("lookup ")

@@ -1,0 +1,1 @@
+"""Speech to text: from a file of sound to segments with times."""

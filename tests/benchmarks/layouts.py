@@ -3,8 +3,9 @@
     python tests/benchmarks/layouts.py CHECKPOINT OUT [--past 64 1500] [--repeats 15]
 
 Exports CHECKPOINT to OUT/in_place, OUT/static and OUT/growing, unless they are there, and prints
-their sizes and the CPU seconds that each export took. Then every layout reads one token behind so many others, in
-turn, so that a busy machine disturbs all alike; printed are medians and their ratios to in_place.
+their sizes and the CPU seconds that each export took. Then every layout reads one token behind so
+many others, in turn, so that a busy machine disturbs all alike; printed are medians and their
+ratios to in_place.
 """
 
 import argparse

@@ -132,8 +132,8 @@ def test_a_draft_does_not_inherit_how_its_target_was_rounded(
     folder = edgespec_export.export(
         llama_checkpoint, tmp_path / "out", precision="int8", draft="int4", check=False
     )
-    drafts = [(place / "draft" / "model.onnx").read_bytes() for place in (folder, beside_float[0])]
-    assert drafts[0] == drafts[1]
+    both = [(place / "draft" / "model.onnx").read_bytes() for place in (folder, beside_float[0])]
+    assert both[0] == both[1]
 
 
 def test_a_draft_that_fails_leaves_no_folder(llama_checkpoint: Path, tmp_path: Path) -> None:

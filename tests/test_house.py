@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -164,12 +165,12 @@ def test_a_file_can_be_read_at_one_sitting(path: Path) -> None:
 
 
 # Put together here, so that this file does not say them either.
-UNSAID = ["/".join(("", "work", "")), "-".join(("farm", "")), ".".join(("pypi", "org"))]
+UNSAID = ["/".join(("", "work", "")), ".".join(("pypi", "org"))]
 UNSAID += [".".join(("pythonhosted", "org")), "/".join(("", "root", ""))]
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """All text of the repository, the tools' own caches left out."""
+    """All text of the repository, what git and the tools keep there left out."""
     todo = [ROOT]
     while todo:
         for path in todo.pop().iterdir():
@@ -177,7 +178,7 @@ def texts() -> Iterator[tuple[Path, str]]:
                 is_ours = not path.name.startswith(".") or path.name in (".ci", ".github")
                 if is_ours and path.name not in ("__pycache__", "build", "dist"):
                     todo.append(path)
-            elif path.stat().st_size < 2_000_000:
+            elif path.name != ".git" and path.stat().st_size < 2_000_000:
                 try:
                     yield path, path.read_text(encoding="utf-8")
                 except UnicodeDecodeError:
@@ -187,3 +188,31 @@ def texts() -> Iterator[tuple[Path, str]]:
 @pytest.mark.parametrize("unsaid", UNSAID, ids=lambda unsaid: unsaid.strip("/-").replace(".", " "))
 def test_nothing_of_the_place_where_it_was_made_is_named(unsaid: str) -> None:
     assert [str(path.relative_to(ROOT)) for path, text in texts() if unsaid in text] == []
+
+
+PACKAGES = {"The runtime, `edgespec/`": "edgespec", "The exporter, ": "export/edgespec_export"}
+"""Heading of each table of files, and the folder that it lists."""
+
+
+def listed(heading: str) -> Iterator[str]:
+    """The files in a table of ARCHITECTURE.md; one without a folder lies beside the one before."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}")[1].split("\n## ")[0]
+    for row in re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE):
+        folder = ""
+        for name in re.findall(r"`([^`]+)`", row):
+            folder = name.rpartition("/")[0] + "/" if "/" in name else folder
+            yield name if "/" in name else folder + name
+
+
+@pytest.mark.parametrize(("heading", "package"), PACKAGES.items())
+def test_the_architecture_lists_each_file_once(heading: str, package: str) -> None:
+    files = sorted(path.relative_to(ROOT / package) for path in (ROOT / package).rglob("*.py"))
+    # A folder's own __init__.py says only what the folder is.
+    expected = [f.as_posix() for f in files if len(f.parts) == 1 or f.name != "__init__.py"]
+    assert sorted(name for name in listed(heading) if name.endswith(".py")) == sorted(expected)
+
+
+@pytest.mark.parametrize(("heading", "package"), PACKAGES.items())
+def test_what_the_architecture_lists_is_there(heading: str, package: str) -> None:
+    assert [name for name in listed(heading) if not list((ROOT / package).glob(name))] == []

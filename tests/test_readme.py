@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from edgespec.cli.main import commands
-from edgespec.options import NAMES
 
 README = Path(__file__).parents[1] / "README.md"
 PREFIXES = README.parent / "docs" / "prefixes.md"
@@ -45,11 +44,3 @@ def test_the_command_that_tries_it_uses_options_that_exist() -> None:
     said = CliRunner().invoke(commands, [a.strip('"') for a in arguments] + ["-n", "8"])
     assert said.exit_code == 0, said.output
     assert "8 written" in said.stderr
-
-
-def test_options_in_the_examples_exist() -> None:
-    text = README.read_text(encoding="utf-8")
-    calls = re.findall(r"generator\.(?:generate|stream|chat)\((.*)\)", text)
-    used = {name for call in calls for name in re.findall(r"(\w+)=", call)}
-    assert used
-    assert used <= set(NAMES)

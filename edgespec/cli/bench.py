@@ -15,7 +15,7 @@ from edgespec.bench.measure import figures, step_ms
 from edgespec.bench.peer_process import PEERS
 from edgespec.bench.prompts import PROMPTS, BenchPrompt, read_prompts
 from edgespec.bench.report import Report
-from edgespec.cli.generate import CountOrAuto
+from edgespec.cli.generate import CountOrAuto, on_provider, with_threads
 from edgespec.errors import ModelFolderError
 from edgespec.generator import EdgeGenerator
 from edgespec.model_folder import draft_folder
@@ -23,26 +23,68 @@ from edgespec.model_folder import draft_folder
 
 @click.command("bench")
 @click.argument("model", required=False)
-@click.option("--methods", help=f"Which to compare with plain, of {', '.join(METHODS)}; by commas.")
-@click.option("--prompts", type=click.Path(path_type=Path), help="A JSON file of prompts.")
-@click.option("--kind", multiple=True, help="Only prompts of this set; repeatable.")
-@click.option("-n", "--max-new-tokens", type=click.IntRange(min=8), default=96, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--methods",
+    metavar="NAME,...",
+    help=f"What to compare with plain decoding, of {', '.join(METHODS)}.  "
+    "[default: all; draft where the folder has one]",
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Prompts of your own: a JSON list of {"name", "kind", "prompt"}.  [default: built in]',
+)
+@click.option(
+    "--kind", multiple=True, metavar="KIND", help="Only prompts of this kind; repeatable."
+)
+@click.option(
+    "-n",
+    "--max-new-tokens",
+    type=click.IntRange(min=8),
+    default=96,
+    show_default=True,
+    help="Tokens to write of each prompt.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each that count, after one that does not; medians are shown.",
+)
 @click.option(
     "--num-assistant-tokens",
     type=CountOrAuto(),
+    metavar="N|auto",
     default="auto",
     show_default=True,
-    help="Candidates a round at most.",
+    help="Candidates that a round verifies at most; auto is as many as pay.",
 )
-@click.option("--against", type=click.Choice(list(PEERS)), help="Run this peer in turn.")
-@click.option("--peer-model", help="What the peer loads; MODEL if left out.")
-@click.option("--peer-python", help="The interpreter that has the peer's package.")
+@click.option(
+    "--against", type=click.Choice(list(PEERS)), help="Run another engine in the same turns."
+)
+@click.option(
+    "--peer-model",
+    metavar="MODEL",
+    help="What that engine loads: a folder, a hub name or a GGUF file.  [default: MODEL]",
+)
+@click.option(
+    "--peer-python",
+    metavar="PATH",
+    help="The Python that has that engine's package.  [default: this one]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of tables.")
-@click.option("--chart", "picture", type=click.Path(path_type=Path), help="Draw a .png or .svg.")
-@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--threads", type=int, help="Threads to compute with.")
+@click.option(
+    "--chart",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw a picture too, .png or .svg (needs matplotlib, the extra bench).",
+)
+@on_provider
+@with_threads
 def command(
     model: str | None,
     methods: str | None,
@@ -62,7 +104,8 @@ def command(
 ) -> None:
     """Write prompts with MODEL in several ways in turn, and say what pays.
 
-    MODEL is a model folder; left out, it is the model that comes with edgespec.
+    MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
+    edgespec.
 
     \b
     edgespec bench smollm2 --chart smollm2.svg

@@ -28,43 +28,84 @@ class CountOrAuto(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # g
         return value if value == "auto" else click.INT.convert(value, param, ctx)
 
 
+on_provider = click.option(
+    "--provider",
+    metavar="NAME",
+    default="auto",
+    show_default=True,
+    help="Where to compute: cpu, cuda, or auto, which is cuda where it can be had.",
+)
+with_threads = click.option(
+    "--threads", type=int, help="Threads to compute with.  [default: the cores it may use]"
+)
+
+
 @click.command("generate")
 @click.argument("arguments", nargs=-1, metavar="[MODEL] PROMPT")
 @click.option(
-    "--file", "file", type=click.Path(path_type=Path), help="Read the prompt from a file."
+    "--file", type=click.Path(path_type=Path), metavar="FILE", help="Read the prompt from a file."
 )
-@click.option("--chat", is_flag=True, help="The prompt is a message: lay it out for a chat.")
-@click.option("--lookup/--no-lookup", default=None, help="Propose candidates from the text itself.")
-@click.option("--ngram", is_flag=True, default=None, help="Propose what most often came next.")
+@click.option("--chat", is_flag=True, help="Lay the prompt out as a message, and answer it.")
 @click.option(
-    "--ngram-corpus", metavar="FILE", help="Propose from n-grams too; see edgespec ngrams build."
+    "--lookup/--no-lookup",
+    default=None,
+    help="Propose what followed the last tokens further up; --no-lookup is plain decoding.",
 )
-@click.option("--suffix", is_flag=True, default=None, help="Continue the longest passages seen.")
-@click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
+@click.option(
+    "--ngram", is_flag=True, default=None, help="Propose what most often followed the last tokens."
+)
+@click.option(
+    "--ngram-corpus",
+    metavar="FILE",
+    help="Propose from a file of 'edgespec ngrams build' too; switches --ngram on.",
+)
+@click.option(
+    "--suffix", is_flag=True, default=None, help="Propose what continued the longest matches."
+)
+@click.option("--draft", is_flag=True, help="Let the draft model in MODEL's folder propose.")
 @click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
 @click.option(
-    "--universal-draft", is_flag=True, help="Take a draft with another tokenizer than MODEL's."
+    "--universal-draft", is_flag=True, help="Accept a draft model with another tokenizer."
 )
-@click.option("-n", "--max-new-tokens", type=int, default=256, show_default=True)
-@click.option("--max-length", type=int, help="Most tokens in all, prompt included.")
-@click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@click.option("--include-stop", is_flag=True, default=None, help="End after that text instead.")
-@click.option("--sample", is_flag=True, help="Draw tokens by chance instead of the likeliest.")
-@click.option("--temperature", type=float, help="Of the sampling.")
-@click.option("--top-k", type=int, help="Sample from the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Sample from the likeliest that reach this share.")
-@click.option("--seed", type=int, help="Repeats a sampled text.")
 @click.option(
     "--num-assistant-tokens",
     type=CountOrAuto(),
-    help="Candidates a round at most; auto (the default) is what pays here.",
+    metavar="N|auto",
+    help="Candidates that a round verifies at most; auto is as many as pay.  [default: auto]",
 )
+@click.option(
+    "-n",
+    "--max-new-tokens",
+    type=int,
+    default=256,
+    show_default=True,
+    help="Tokens to write at most.",
+)
+@click.option(
+    "--max-length",
+    type=int,
+    help="Tokens at most, those of the prompt included.  [default: the model's own]",
+)
+@click.option("--max-time", type=float, metavar="SECONDS", help="End after so long.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--include-stop", is_flag=True, default=None, help="End after that text instead.")
+@click.option(
+    "--sample",
+    is_flag=True,
+    help="Draw tokens by chance instead of taking the likeliest. What the next three leave out is "
+    "the model's own default.",
+)
+@click.option("--temperature", type=float, help="Below 1 favours likely tokens, above 1 others.")
+@click.option("--top-k", type=int, help="Draw from the k likeliest tokens; 0 is all.")
+@click.option(
+    "--top-p", type=float, help="Draw from the likeliest tokens that together reach this share."
+)
+@click.option("--seed", type=int, help="Repeat a text that was drawn.")
 @click.option("--show-accepted", is_flag=True, help="Show accepted candidates in green.")
 @click.option("--stats", "show_stats", is_flag=True, help="Say on stderr what it took.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
-@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--threads", type=int, help="Threads to compute with.")
+@on_provider
+@with_threads
 def command(
     arguments: tuple[str, ...],
     file: Path | None,
@@ -84,7 +125,9 @@ def command(
     """Continue PROMPT with MODEL and show the text as it comes.
 
     MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
-    edgespec, which writes Python. PROMPT is a text, or - to read it from standard input.
+    edgespec, which writes Python. PROMPT is a text, or - to read it from standard input; an
+    encoder-decoder such as T5 reads it and writes another. Whatever proposes candidates, the text
+    is MODEL's own; with several, each round takes the most promising.
 
     \b
     edgespec generate "def read_csv(path):"

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from edgespec.cli.generate import on_provider, with_threads
 from edgespec.encoder_decoder import EncoderDecoder
 from edgespec.generator import EdgeGenerator
 from edgespec.manifest import CROSS, ENCODER, Manifest
@@ -20,10 +21,14 @@ IF_ROUNDED = ("accuracy_level", "block_size", "kl_against_fp32")
 @click.command("info")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--threads", type=int, help="Threads to compute with.")
+@on_provider
+@with_threads
 def command(model: str | None, as_json: bool, provider: str, threads: int | None) -> None:
-    """Load MODEL (the embedded one if left out) and say what it is."""
+    """Load MODEL and say what it is, and whether it can verify candidates.
+
+    MODEL is a model folder or its .onnx file; left out, it is the small model that comes with
+    edgespec.
+    """
     runs_on = class_for(open_model_folder(model))
     if model is None or runs_on == "EdgeGenerator":
         facts = describe(EdgeGenerator(model, provider=provider, threads=threads))

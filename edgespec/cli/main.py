@@ -12,8 +12,8 @@ COMMANDS = {
     "generate": ("edgespec.cli.generate", "Continue a text and show it as it comes."),
     "transcribe": ("edgespec.cli.transcribe", "Write down what is said in a file of sound."),
     "info": ("edgespec.cli.info", "Say what a model folder is."),
-    "ngrams": ("edgespec.cli.ngrams", "Count n-grams of a corpus, to draft from."),
-    "bench": ("edgespec.cli.bench", "Measure whether lookup pays with a model, here."),
+    "ngrams": ("edgespec.cli.ngrams", "Count the n-grams of a corpus, to propose from."),
+    "bench": ("edgespec.cli.bench", "Measure what pays with a model on this machine."),
     "export": ("edgespec_export.command", "Turn a checkpoint into a model folder."),
 }
 
@@ -39,10 +39,18 @@ class Commands(click.Group):
             formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit code: 0 when all went well, 1 when it could not be done, 2 when something was "
+    "asked for that cannot be meant. 'edgespec COMMAND --help' explains a command.",
+)
 @click.version_option(package_name="edgespec", prog_name="edgespec")
 def commands() -> None:
-    """Write text with a language model on ONNX Runtime: the model's own, sooner."""
+    """Run a language model on ONNX Runtime, and let it write several tokens at a time.
+
+    What is proposed is verified by the model: the text stays its own.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,12 +21,14 @@ _output = click.option(
     "--output",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="The file to write; one that is there is replaced.",
 )
 _max_entries = click.option(
     "--max-entries",
     type=click.IntRange(min=1),
-    help="Keep so many entries of 16 bytes, the most frequent ones.",
+    help="Keep so many entries of 16 bytes, the most frequent ones.  [default: 1,000,000, or "
+    "the most that a merged file may hold]",
 )
 
 
@@ -48,12 +50,15 @@ def command() -> None:
     metavar="CORPUS...",
 )
 @_output
-@click.option("--model", metavar="MODEL", help="Count tokens of this model.")
+@click.option(
+    "--model", metavar="MODEL", help="Count tokens of this model.  [default: the embedded one]"
+)
 @click.option(
     "--tokenizer",
     "tokenizer_file",
     type=click.Path(path_type=Path),
-    help="Count tokens of this tokenizer.json.",
+    metavar="FILE",
+    help="Count tokens of this tokenizer.json instead.",
 )
 @_max_entries
 def build(

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from edgespec.cli.generate import on_provider, with_threads
 from edgespec.speech.subtitles import srt, vtt
 from edgespec.speech.transcriber import EdgeTranscriber, Segment, Transcription
 
@@ -17,21 +18,31 @@ from edgespec.speech.transcriber import EdgeTranscriber, Segment, Transcription
 @click.command("transcribe")
 @click.argument("model")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--language", help="Short name such as en; left out, it is listened for.")
-@click.option("--task", default="transcribe", show_default=True, help="Or translate, into English.")
-@click.option("--prompt", help="A text that could have come before: names, words to expect.")
+@click.option("--language", metavar="NAME", help="Short name such as en.  [default: what is heard]")
+@click.option(
+    "--task",
+    metavar="TASK",
+    default="transcribe",
+    show_default=True,
+    help="Of transcribe, or translate, which writes English.",
+)
+@click.option(
+    "--prompt", metavar="TEXT", help="What could have come before: names, words to expect."
+)
 @click.option("--no-timestamps", is_flag=True, help="Write text without times.")
 @click.option("--lookup", is_flag=True, help="Propose candidates from what was said before.")
-@click.option("--draft", is_flag=True, help="Let the draft model that comes with MODEL propose.")
+@click.option("--draft", is_flag=True, help="Let the draft model in MODEL's folder propose.")
 @click.option("--draft-model", metavar="FOLDER", help="Let this draft model propose.")
-@click.option("--temperature", type=float, help="One instead of the usual row of fall-backs.")
-@click.option("--seed", type=int, help="Repeats what is drawn at a temperature above 0.")
+@click.option(
+    "--temperature", type=float, help="A single one, instead of the usual row of fall-backs."
+)
+@click.option("--seed", type=int, help="Repeat what is drawn above temperature 0.")
 @click.option("--srt", "form", flag_value="srt", help="Write SRT subtitles.")
 @click.option("--vtt", "form", flag_value="vtt", help="Write WebVTT subtitles.")
-@click.option("--json", "form", flag_value="json", help="Write one JSON object.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object.")
 @click.option("--stats", "show_stats", is_flag=True, help="Say on stderr what it took.")
-@click.option("--provider", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--threads", type=int, help="Threads to compute with.")
+@on_provider
+@with_threads
 def command(
     model: str,
     file: Path,

@@ -35,47 +35,65 @@ class Shown:
     "-o",
     "--out",
     type=click.Path(path_type=Path),
-    help="The folder to make; without it one named like the source, in the working directory.",
+    metavar="FOLDER",
+    help="The folder to make.  [default: named like the source, in the working directory]",
 )
 @click.option(
     "--cache",
+    metavar="LAYOUT",
     default="in_place",
     show_default=True,
-    help=f"Layout of the key/value cache: {', '.join(CACHES)} (for old runtimes).",
+    help=f"Layout of the key/value cache, of {', '.join(CACHES)}: static is for batches, growing "
+    "for older runtimes and other tools.",
 )
 @click.option(
     "--precision",
+    metavar="NAME",
     default="fp32",
     show_default=True,
-    help=f"One of {', '.join(PRECISIONS)}; fp16 is for CUDA.",
+    help=f"How the graph computes, of {', '.join(PRECISIONS)}; fp16 is for CUDA.",
 )
 @click.option(
     "--accuracy-level",
     type=int,
-    help="int8, int4: 4 computes with activations rounded to int8, 0 in float32.  [default: 4]",
+    help="int8, int4: 4 rounds activations to int8, which is fastest; 0 computes in float32.  "
+    "[default: 4]",
 )
-@click.option("--block-size", type=int, help="int8, int4: weights that share a scale [default: 32]")
+@click.option(
+    "--block-size", type=int, help="int8, int4: how many weights share a scale.  [default: 32]"
+)
 @click.option(
     "--int8-layers",
+    metavar="WHICH",
     help="int4: which layers stay at 8 bits. auto: embedding, lm_head, and what a source of 4 bits "
-    "holds finer itself; mixed: also down_proj and the attention's values in the first and last "
+    "itself holds finer; mixed: also down_proj and the attention's values in the first and last "
     "eighth of the layers and every third between; none.  [default: auto]",
 )
 @click.option(
     "--weights",
+    metavar="NAME",
     default="fp32",
     show_default=True,
-    help=f"How the weights are stored: {' or '.join(WEIGHTS)} (half the size, rounded).",
+    help=f"How an fp32 graph's weights lie in the file, of {', '.join(WEIGHTS)}: fp16 rounds them "
+    "to half the size, and still computes in float32.",
 )
-@click.option("--max-length", type=int, help="Longest text in tokens, prompt included.")
-@click.option("--force", is_flag=True, help="Replace a model folder that exists.")
+@click.option(
+    "--max-length",
+    type=int,
+    help="Longest text in tokens, prompt included.  [default: the checkpoint's own]",
+)
 @click.option(
     "--draft",
     metavar="SOURCE|layers:N|PRECISION",
     help="Put a draft model into the folder: another checkpoint, the first N layers of this one, "
-    "or this one quantised.",
+    "or this one in another precision.",
 )
-@click.option("--draft-precision", help="That of a draft from another checkpoint.")
+@click.option(
+    "--draft-precision",
+    metavar="NAME",
+    help="Precision of a draft from another checkpoint.  [default: that of --precision]",
+)
+@click.option("--force", is_flag=True, help="Replace a model folder that exists.")
 @click.option("--no-check", is_flag=True, help="Do not compare the result with the checkpoint.")
 def command(
     source: str,
@@ -96,7 +114,12 @@ def command(
 
     SOURCE is a folder with a transformers checkpoint, a GGUF file, or a name on the Hugging Face
     hub. The folder appears whole, and only if its graph computes what the checkpoint computes.
-    """
+    Needs the extra: pip install "edgespec[export]".
+
+    \b
+    edgespec export HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2
+    edgespec export model.gguf --precision int4
+    """  # noqa: D301 - \\b is click's own sign for lines that stay apart
     folder = export(
         source,
         out,

@@ -166,8 +166,8 @@ def check_architecture(config: dict[str, Any]) -> str:
     if family is None and model_type not in ENCODER_DECODERS:
         raise UnsupportedArchitectureError(
             f"model_type {model_type!r} cannot be exported (transformers {installed} is "
-            f"installed); supported are {known}; for others try optimum's exporter: "
-            "optimum-cli export onnx --task text-generation-with-past"
+            f"installed); supported are {known}; for others try optimum-onnx, whose folders run "
+            "too: optimum-cli export onnx --task text-generation-with-past"
         )
     if family is not None and not is_served(family, installed):
         raise UnsupportedArchitectureError(

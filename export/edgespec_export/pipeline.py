@@ -1,4 +1,4 @@
-"""An export from checkpoint to folder: load, trace, cache, fuse, write, check."""
+"""An export from checkpoint to folder: load, trace, cache, fuse, round, write, check."""
 
 import hashlib
 from dataclasses import dataclass, replace

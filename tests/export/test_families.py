@@ -102,7 +102,7 @@ def _int(node: onnx.NodeProto, name: str) -> int:
 
 
 def test_an_unknown_architecture_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}), encoding="utf-8")
     code = (
         "import sys, edgespec_export\n"
         "try: edgespec_export.export(sys.argv[1])\n"
@@ -116,7 +116,7 @@ def test_an_unknown_architecture_is_refused_before_pytorch_is_imported(tmp_path:
         check=True,
         env=_with_paths(),
     )
-    assert done.stdout.startswith("model_type 't5' cannot be exported (transformers ")
+    assert done.stdout.startswith("model_type 'bert' cannot be exported (transformers ")
     assert "supported are apertus, arcee" in done.stdout
 
 
@@ -128,7 +128,7 @@ def _with_paths() -> dict[str, str]:
 
 def test_unsupported_architecture_names_the_supported_ones() -> None:
     with pytest.raises(UnsupportedArchitectureError, match=r"supported are .*llama.*qwen2.*; for"):
-        families.check_architecture({"model_type": "t5"})
+        families.check_architecture({"model_type": "bert"})
 
 
 @pytest.mark.parametrize(

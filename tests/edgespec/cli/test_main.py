@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -36,6 +36,37 @@ def test_every_command_is_there() -> None:
     context = click.Context(commands)
     for name in COMMANDS:
         assert isinstance(commands.get_command(context, name), click.Command)
+
+
+def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Option]]:
+    """The options of a command and of those below it."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield name, parameter
+    if isinstance(command, click.Group):
+        for below in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), below)
+            assert found is not None
+            yield from options(found, f"{name} {below}")
+
+
+def shows_default(option: click.Option) -> bool:
+    return option.is_flag or bool(option.show_default)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name: str) -> None:
+    command = Commands().get_command(click.Context(Commands()), name)
+    assert command is not None
+    found = list(options(command, name))
+    assert found
+    silent = [
+        (at, option.opts[-1])
+        for at, option in found
+        if not (option.help or "").endswith((".", "]"))
+        or (isinstance(option.default, str | float | int) and not shows_default(option))
+    ]
+    assert silent == []
 
 
 def test_the_version_is_that_of_the_package(edgespec: Run) -> None:

@@ -11,8 +11,11 @@ from rich.table import Table
 from edgespec.cli.generate import on_provider, with_threads
 from edgespec.encoder_decoder import EncoderDecoder
 from edgespec.generator import EdgeGenerator
-from edgespec.manifest import CROSS, ENCODER
+from edgespec.manifest import CROSS, ENCODER, Manifest
 from edgespec.model_folder import class_for, open_model_folder
+
+IF_ROUNDED = ("accuracy_level", "block_size", "kl_against_fp32")
+"""What the table leaves out where it has no value: a float32 graph has none of these."""
 
 
 @click.command("info")
@@ -36,6 +39,8 @@ def command(model: str | None, as_json: bool, provider: str, threads: int | None
         return
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in facts.items():
+        if value is None and name in IF_ROUNDED:
+            continue
         table.add_row(name.replace("_", " "), _in_words(value))
     Console().print(table)
 
@@ -78,7 +83,22 @@ def describe(generator: EdgeGenerator | EncoderDecoder) -> dict[str, Any]:
         "why": model.cannot_verify or _checked(folder.made_by),
         "versions": dict(manifest.versions),
         "parity": dict(manifest.parity),
+        "draft": _draft(folder.folder),
     }
+
+
+def _draft(folder: Path) -> dict[str, Any]:
+    """What is known of the draft model in a folder; empty where there is none."""
+    manifest = Manifest.read(folder / "draft")
+    if manifest is None:
+        return {}
+    facts = {
+        "source": manifest.source,
+        "precision": manifest.precision,
+        "layers": manifest.num_layers,
+        "kl_against_fp32": manifest.parity.get("kl"),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _checked(made_by: str) -> str:
@@ -99,7 +119,7 @@ def _is_part(path: Path, others: list[str]) -> bool:
 
 def _in_words(value: object) -> str:
     if isinstance(value, dict):
-        return "\n".join(f"{k} {_size(k, v)}" for k, v in value.items()) or "not recorded"
+        return "\n".join(f"{k} {_size(k, v)}" for k, v in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "unknown" if value is None else str(value)

@@ -92,12 +92,7 @@ def export(
     asked = None
     if draft is not None:
         asked = drafts.plan(
-            str(draft),
-            source=name,
-            config=config,
-            precision=chosen,
-            draft_precision=draft_precision,
-            max_length=max_length,
+            str(draft), config=config, precision=chosen, draft_precision=draft_precision
         )
     elif draft_precision is not None:
         raise ValueError(f"draft_precision {draft_precision!r} was given without a draft")

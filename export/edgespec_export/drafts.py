@@ -21,38 +21,32 @@ class Draft:
     """A draft that is to be exported.
 
     Attributes:
-        source: Its checkpoint; the target's own for a draft that needs no second model.
+        source: Its checkpoint; None for the target's own.
         model_type: As its configuration says.
         precision: How its graph computes.
         layers: How many of the first layers it has, weights shared with the target; None for all.
-        max_length: Longest text in tokens; None takes the model's own.
     """
 
-    source: str
+    source: str | None
     model_type: str
     precision: Precision
     layers: int | None
-    max_length: int | None
 
 
 def plan(
     asked: str,
     *,
-    source: str,
     config: dict[str, Any],
     precision: Precision,
     draft_precision: str | None,
-    max_length: int | None,
 ) -> Draft:
     """What ``asked`` means for a target; nothing is loaded but a configuration.
 
     Args:
         asked: ``"layers:N"``, a precision, or a source as :func:`edgespec_export.export` takes it.
-        source: The target's.
         config: The target's ``config.json``.
         precision: The target's.
         draft_precision: What the caller said of the draft's, if anything.
-        max_length: What the caller said of the target's longest text, if anything.
 
     Raises:
         ValueError: If it cannot be meant.
@@ -78,9 +72,9 @@ def plan(
         wanted = choose(asked)
     else:
         model_type = families.check_architecture(families.read_config(asked))
-        return Draft(asked, model_type, wanted, None, None)
-    count_kept = int(layers[1]) if layers else None
-    return Draft(source, str(config["model_type"]), wanted, count_kept, max_length)
+        return Draft(asked, model_type, wanted, None)
+    kept = int(layers[1]) if layers else None
+    return Draft(None, str(config["model_type"]), wanted, kept)
 
 
 def serves(model: Path) -> str:

@@ -88,7 +88,7 @@ def run(
             accuracy_level=precision.accuracy_level if precision.is_quantised else None,
             block_size=precision.block_size if precision.is_quantised else None,
             int8_layers=precision.int8_layers if precision.name == "int4" else None,
-            weights_dtype="float16" if half_weights else "float32",
+            weights_dtype=pipeline.weights_dtype(precision, half_weights=half_weights),
             eos_token_ids=loaded.eos_token_ids,
             bos_token_id=loaded.bos_token_id,
             pad_token_id=loaded.pad_token_id,
@@ -98,7 +98,7 @@ def run(
             source=pipeline.named(source),
             versions=pipeline.versions(parts.decoder),
             parity=measured,
-            min_onnxruntime=in_place.MIN_ONNXRUNTIME,
+            min_onnxruntime=pipeline.min_onnxruntime(parts.decoder, "in_place", precision),
         ).write(building)
 
 

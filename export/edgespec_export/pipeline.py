@@ -1,7 +1,7 @@
 """An export from checkpoint to folder: load, trace, cache, fuse, round, write, check."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,46 @@ MIN_QUANTISED = "1.23"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A draft that is a part of its target.
+class Form:
+    """What a folder's graph is to be.
 
     Attributes:
-        layers: How many of the first layers it has.
-        target: The target's written graph, whose weights it reads.
+        cache: The layout of its cache.
+        precision: How it computes.
+        half_weights: Whether float32 weights are rounded to float16, and lie so in the file.
+        check: Whether it is compared with the checkpoint.
     """
 
-    layers: int
-    target: Path
+    cache: str
+    precision: Precision
+    half_weights: bool
+    check: bool
+
+    @property
+    def leaves_weights(self) -> bool:
+        """Whether checkpoint and graph are the same after it was written as before."""
+        return self.precision.name == "fp32" and not self.half_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint and the float32 graph that computes it.
+
+    Attributes:
+        source: Where the checkpoint came from.
+        model_type: As its configuration says.
+        loaded: The checkpoint.
+        model: The graph with its cache.
+        shape: Shape of that cache.
+        windows: Sizes of the layers' attention windows, if they have any.
+    """
+
+    source: str
+    model_type: str
+    loaded: checkpoint.Checkpoint
+    model: ir.Model
+    shape: CacheShape
+    windows: tuple[int, ...]
 
 
 def run(
@@ -61,91 +91,144 @@ def run(
     check: bool,
     progress: Progress,
     draft: Draft | None = None,
-    shares: Share | None = None,
 ) -> None:
     """Export ``source`` to the folder ``out``; arguments as for :func:`edgespec_export.export`.
 
-    ``draft`` is exported to the folder's ``draft/``; ``shares`` makes of this a draft of its
-    target's first layers.
+    ``draft`` is exported to the folder's ``draft/``.
     """
+    form = Form(cache, precision, half_weights, check)
     with folder.built_whole(out, force=force) as building:
-        with progress.step("load checkpoint"):
-            loaded = checkpoint.load(source, model_type, max_length)
-            if shares is not None:
-                loaded = loaded.first_layers(shares.layers)
-            if half_weights:
-                loaded.round_weights(torch.float16)
-        with progress.step("trace"):
-            model = trace(loaded.copy_for_trace(), loaded.max_length)
-            check_terms(model, LAYOUTS[cache])
-        with progress.step("cache"):
-            tidy(model.graph)
-            windows = _windows(model)
-            shape = LAYOUTS[cache].apply(model)
-        with progress.step("fuse"):
-            finish(model, cache, loaded.max_length)
-        if precision.is_quantised:
-            with progress.step(f"to {precision.name}"):
-                quantize(model.graph, precision, shape.num_layers)
-                model.opset_imports[g.MICROSOFT] = 1
-        elif precision.name == "fp16":
-            with progress.step("to fp16"):
-                tokens, _ = quality.texts(loaded.encode, loaded.max_length)
-                half.to_half(model.graph, half.overflowing(loaded.model, tokens))
-        with progress.step("write"):
-            if half_weights:
-                weights.store_in_half(model.graph)
-            graph = building / folder.MODEL
-            if shares is not None:
-                graph = shares.target.with_name(folder.DRAFT_GRAPH)
-                weights.write_sharing(model, graph, shares.target)
-            else:
-                apart = draft is not None and draft.layers is not None
-                weights.write_model(model, graph, apart=apart)
-            loaded.write_metadata(building)
-        measured: dict[str, Any] = {}
-        if check:
-            with progress.step("check"):
-                measured = _check(graph, loaded, shape, cache, precision, windows)
-        Manifest(
-            architecture=model_type,
-            vocab_size=loaded.vocab_size,
-            max_length=loaded.max_length,
-            cache_layout=cache,
-            num_layers=shape.num_layers,
-            num_kv_heads=shape.num_kv_heads,
-            head_size=shape.head_size,
-            cache_dtype="float16" if precision.name == "fp16" else "float32",
-            precision=precision.name,
-            accuracy_level=precision.accuracy_level if precision.is_quantised else None,
-            block_size=precision.block_size if precision.is_quantised else None,
-            int8_layers=precision.int8_layers if precision.name == "int4" else None,
-            weights_dtype=_weights_dtype(precision, half_weights=half_weights),
-            eos_token_ids=loaded.eos_token_ids,
-            bos_token_id=loaded.bos_token_id,
-            pad_token_id=loaded.pad_token_id,
-            tokenizer_sha256=digest(building / "tokenizer.json"),
-            source=named(source),
-            versions=versions(model),
-            parity=measured,
-            min_onnxruntime=_min_onnxruntime(model, cache, precision),
-            graph=None if shares is None else f"../{folder.DRAFT_GRAPH}",
-        ).write(building)
+        loaded = _load(source, model_type, max_length, form, progress)
+        made = _make(source, model_type, loaded, form, progress)
+        apart = draft is not None and draft.layers is not None
+        _write(made, form, building, progress, weights_apart=apart)
         if draft is not None:
-            target = building / folder.MODEL
-            run(
-                draft.source,
-                building / folder.DRAFT,
-                model_type=draft.model_type,
-                cache=cache,
-                precision=draft.precision,
-                max_length=draft.max_length,
-                force=False,
-                half_weights=half_weights and draft.precision.name == "fp32",
-                check=check,
-                progress=DraftProgress(progress),
-                shares=None if draft.layers is None else Share(draft.layers, target),
-            )
+            _run_draft(draft, made, form, building, DraftProgress(progress))
+
+
+def _run_draft(draft: Draft, target: Made, form: Form, beside: Path, progress: Progress) -> None:
+    """Export ``draft`` beside its target, which was written to ``beside`` in ``form``.
+
+    Of the target's own checkpoint, nothing is loaded or traced a second time that is still as it
+    was.
+    """
+    half_weights = form.half_weights and draft.precision.name == "fp32"
+    wanted = replace(form, precision=draft.precision, half_weights=half_weights)
+    source, loaded = draft.source or target.source, target.loaded
+    out = beside / folder.DRAFT
+    out.mkdir()
+    if draft.source is None and draft.layers is None and form.leaves_weights:
+        _write(target, wanted, out, progress)
+    elif draft.layers is not None:
+        made = _make(source, draft.model_type, loaded.first_layers(draft.layers), wanted, progress)
+        _write(made, wanted, out, progress, shared_with=beside / folder.MODEL)
+    else:
+        longest = loaded.max_length if draft.source is None else None
+        loaded = _load(source, draft.model_type, longest, wanted, progress)
+        _write(_make(source, draft.model_type, loaded, wanted, progress), wanted, out, progress)
+
+
+def _load(
+    source: str, model_type: str, max_length: int | None, form: Form, progress: Progress
+) -> checkpoint.Checkpoint:
+    with progress.step("load checkpoint"):
+        loaded = checkpoint.load(source, model_type, max_length)
+        if form.half_weights:
+            loaded.round_weights(torch.float16)
+    return loaded
+
+
+def _make(
+    source: str, model_type: str, loaded: checkpoint.Checkpoint, form: Form, progress: Progress
+) -> Made:
+    """Trace a checkpoint and put the cache of ``form`` into the graph."""
+    with progress.step("trace"):
+        model = trace(loaded.copy_for_trace(), loaded.max_length)
+        check_terms(model, LAYOUTS[form.cache])
+    with progress.step("cache"):
+        tidy(model.graph)
+        windows = _windows(model)
+        shape = LAYOUTS[form.cache].apply(model)
+    with progress.step("fuse"):
+        finish(model, form.cache, loaded.max_length)
+    return Made(source, model_type, loaded, model, shape, windows)
+
+
+def _write(
+    made: Made,
+    form: Form,
+    out: Path,
+    progress: Progress,
+    *,
+    weights_apart: bool = False,
+    shared_with: Path | None = None,
+) -> None:
+    """Write graph, tokenizer and manifest to the folder ``out``; the graph takes on its ``form``.
+
+    Args:
+        made: What is written.
+        form: How.
+        out: A folder that is there.
+        progress: Is told of the steps.
+        weights_apart: Whether the weights lie in a file of their own however few they are.
+        shared_with: A written graph whose weights this one reads; it then lies beside that.
+    """
+    model, loaded, precision = made.model, made.loaded, form.precision
+    if precision.is_quantised:
+        with progress.step(f"to {precision.name}"):
+            quantize(model.graph, precision, made.shape.num_layers)
+            model.opset_imports[g.MICROSOFT] = 1
+    elif precision.name == "fp16":
+        with progress.step("to fp16"):
+            tokens, _ = quality.texts(loaded.encode, loaded.max_length)
+            half.to_half(model.graph, half.overflowing(loaded.model, tokens))
+    graph = out / folder.MODEL
+    with progress.step("write"):
+        if form.half_weights:
+            weights.store_in_half(model.graph)
+        if shared_with is None:
+            weights.write_model(model, graph, apart=weights_apart)
+        else:
+            graph = shared_with.with_name(folder.DRAFT_GRAPH)
+            weights.write_sharing(model, graph, shared_with)
+        loaded.write_metadata(out)
+    measured: dict[str, Any] = {}
+    if form.check:
+        with progress.step("check"):
+            measured = _check(graph, made, form)
+    _manifest(made, form, out, measured, graph=graph).write(out)
+
+
+def _manifest(
+    made: Made, form: Form, out: Path, measured: dict[str, Any], *, graph: Path
+) -> Manifest:
+    """What is to be known of the folder ``out``, whose graph is ``graph``."""
+    loaded, precision = made.loaded, form.precision
+    shape = made.shape
+    return Manifest(
+        architecture=made.model_type,
+        vocab_size=loaded.vocab_size,
+        max_length=loaded.max_length,
+        cache_layout=form.cache,
+        num_layers=shape.num_layers,
+        num_kv_heads=shape.num_kv_heads,
+        head_size=shape.head_size,
+        cache_dtype="float16" if precision.name == "fp16" else "float32",
+        precision=precision.name,
+        accuracy_level=precision.accuracy_level if precision.is_quantised else None,
+        block_size=precision.block_size if precision.is_quantised else None,
+        int8_layers=precision.int8_layers if precision.name == "int4" else None,
+        weights_dtype=weights_dtype(precision, half_weights=form.half_weights),
+        eos_token_ids=loaded.eos_token_ids,
+        bos_token_id=loaded.bos_token_id,
+        pad_token_id=loaded.pad_token_id,
+        tokenizer_sha256=digest(out / "tokenizer.json"),
+        source=named(made.source),
+        versions=versions(made.model),
+        parity=measured,
+        min_onnxruntime=min_onnxruntime(made.model, form.cache, precision),
+        graph=None if graph.parent == out else f"../{graph.name}",
+    )
 
 
 def finish(model: ir.Model, cache: str, max_length: int) -> None:
@@ -166,36 +249,30 @@ def finish(model: ir.Model, cache: str, max_length: int) -> None:
     model.ir_version = layout.IR_VERSION
 
 
-def _check(
-    path: Path,
-    loaded: checkpoint.Checkpoint,
-    shape: CacheShape,
-    cache: str,
-    precision: Precision,
-    windows: tuple[int, ...],
-) -> dict[str, Any]:
+def _check(path: Path, made: Made, form: Form) -> dict[str, Any]:
     """What the gate measured: to rounding in fp32, by divergence elsewhere."""
-    if precision.name == "fp32":
+    loaded = made.loaded
+    if form.precision.name == "fp32":
         return parity.check(
             path,
             loaded.model,
-            shape,
-            layout=cache,
+            made.shape,
+            layout=form.cache,
             max_length=loaded.max_length,
-            windows=windows,
+            windows=made.windows,
         )
     return quality.check(
         path,
         loaded.model,
-        shape,
-        layout=cache,
-        precision=precision.name,
+        made.shape,
+        layout=form.cache,
+        precision=form.precision.name,
         encode=loaded.encode,
         max_length=loaded.max_length,
     )
 
 
-def _min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
+def min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
     """The oldest ONNX Runtime that can run all operators of a finished graph."""
     needed: list[str] = [LAYOUTS[cache].MIN_ONNXRUNTIME]
     if precision.is_quantised:
@@ -209,7 +286,8 @@ def _min_onnxruntime(model: ir.Model, cache: str, precision: Precision) -> str:
     return max(needed, key=lambda version: [int(part) for part in version.split(".")])
 
 
-def _weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+def weights_dtype(precision: Precision, *, half_weights: bool) -> str:
+    """How the weights of a graph lie in its file, as the manifest says it."""
     if precision.is_quantised:
         return precision.name
     return "float16" if half_weights or precision.name == "fp16" else "float32"

@@ -40,11 +40,12 @@ POSITIONS = 192
 GREEDY_TOKENS = 32
 CUTS = ((7, 5), (2, 10), (5, 2, 3, 2))
 """Ways to read twelve tokens; none has a single row, whose kernel sums in another order."""
-KL_LIMITS = {"fp16": 0.01, "int8": 0.02, "int4": 0.5}
+KL_LIMITS = {"fp16": 0.01, "int8": 0.02, "int4": 0.4}
 """Largest mean divergence, in nats, that an export of each precision may have.
 
-Rounding to nearest with four bits costs a model of 135M weights 0.5; a wrong zero point, scale or
-layout costs several.
+int4's refuses what is broken, not what is poor, which the printed figures show: tiny random
+weights, with nothing to spare, lose 0.2 and SmolLM2-135M 0.003, while the planted faults of
+tests/export/test_quality.py, a wrong zero point and a wrong scale, cost more than 2.
 """
 SELF_TOLERANCE = 1e-4
 """Largest difference of a logit between two ways to read a text, relative to the largest logit."""

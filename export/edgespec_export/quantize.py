@@ -50,12 +50,16 @@ class _Product:
     """An activation times a constant weight.
 
     Attributes:
-        node: MatMul with the weight [K, N], or FusedMatMul with it transposed.
+        node: MatMul, or FusedMatMul that transposes the weight.
+        weight: [N, K] if ``by_rows``, else [K, N].
+        by_rows: As an embedding lies that is the head too.
         block_size: As the weight's K allows.
         bits: What its weight is to be stored with; 0 before that was chosen.
     """
 
     node: ir.Node
+    weight: ir.Value
+    by_rows: bool
     block_size: int
     bits: int = 0
 
@@ -66,20 +70,14 @@ class _Product:
         return value
 
     @property
-    def weight(self) -> ir.Value:
-        value = self.node.inputs[1]
-        assert value is not None
-        return value
-
-    @property
     def width(self) -> int:
         """N."""
         shape = self.weight.const_value.shape.numpy()  # type: ignore[union-attr]
-        return shape[1 if self.node.op_type == "MatMul" else 0]
+        return shape[0 if self.by_rows else 1]
 
     def array(self) -> NDArray[np.float32]:
         """The weight as float32 [N, K]."""
-        return _rows(self.weight, turned=self.node.op_type == "MatMul")
+        return _rows(self.weight, turned=not self.by_rows)
 
 
 def _rows(weight: ir.Value, *, turned: bool = False) -> NDArray[np.float32]:
@@ -90,10 +88,17 @@ def _rows(weight: ir.Value, *, turned: bool = False) -> NDArray[np.float32]:
 
 def _products(graph: ir.Graph, precision: Precision) -> Iterator[_Product]:
     for node in graph:
-        is_plain = node.op_type == "MatMul" and not node.domain
-        is_tied = node.op_type == "FusedMatMul" and g.attribute(node, "transB") == 1
-        if (is_plain or is_tied) and (size := _block_size(node.inputs[1], precision, int(is_tied))):
-            yield _Product(node, size)
+        by_rows = node.op_type == "FusedMatMul" and g.attribute(node, "transB") == 1
+        if not by_rows and (node.op_type != "MatMul" or node.domain):
+            continue
+        weight = node.inputs[1]
+        turned = g.produced_by(weight, "Transpose")
+        if turned is not None and g.attribute(turned, "perm") == (1, 0):
+            # A tied head in a layout of standard operators, which have no FusedMatMul.
+            weight, by_rows = turned.inputs[0], True
+        size = _block_size(weight, precision, int(by_rows))
+        if weight is not None and size:
+            yield _Product(node, weight, by_rows, size)
 
 
 def _block_size(weight: ir.Value | None, precision: Precision, axis: int) -> int:

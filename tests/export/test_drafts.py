@@ -104,6 +104,38 @@ def test_another_tokenizer_proposes_text(llama_checkpoint: Path, tmp_path: Path)
     check_serves(folder)
 
 
+@pytest.fixture(scope="module")
+def beside_float(
+    llama_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Steps]:
+    """A float32 target with itself in int4 for a draft, and the steps of that export."""
+    steps, out = Steps(), tmp_path_factory.mktemp("quantised") / "out"
+    return edgespec_export.export(llama_checkpoint, out, draft="int4", progress=steps), steps
+
+
+def test_the_checkpoint_quantised_is_a_draft_of_itself_from_one_trace(
+    beside_float: tuple[Path, Steps],
+) -> None:
+    folder, steps = beside_float
+    assert steps.names[-4:] == ["check", "draft: to int4", "draft: write", "draft: check"]
+    said = [Manifest.read(place) for place in (folder, folder / "draft")]
+    assert [(m.precision, m.source) for m in said if m] == [
+        ("fp32", "tiny-llama"),
+        ("int4", "tiny-llama"),
+    ]
+    check_serves(folder)
+
+
+def test_a_draft_does_not_inherit_how_its_target_was_rounded(
+    llama_checkpoint: Path, beside_float: tuple[Path, Steps], tmp_path: Path
+) -> None:
+    folder = edgespec_export.export(
+        llama_checkpoint, tmp_path / "out", precision="int8", draft="int4", check=False
+    )
+    both = [(place / "draft" / "model.onnx").read_bytes() for place in (folder, beside_float[0])]
+    assert both[0] == both[1]
+
+
 def test_a_draft_that_fails_leaves_no_folder(llama_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         edgespec_export.export(
@@ -123,7 +155,7 @@ def test_a_draft_that_fails_leaves_no_folder(llama_checkpoint: Path, tmp_path: P
         ({"draft": "layers:0"}, r"draft layers:N must keep 1 to 1 of the 2 layers, got 0"),
         ({"draft": "layers:1", "draft_precision": "int4"}, r"shares the target's weights, so"),
         ({"draft": "fp32"}, r"draft fp32 would be its target once more"),
-        ({"draft": "int3"}, r"draft precision must be one of fp32.*, got 'int3'"),
+        ({"draft": "int3"}, r"^precision must be one of fp32.*, got 'int3'"),
         ({"draft": "int4", "draft_precision": "int8"}, r"is a precision, got draft_precision int8"),
         ({"draft_precision": "int4"}, r"draft_precision 'int4' was given without a draft"),
     ],

@@ -51,6 +51,24 @@ def test_a_quantised_folder_says_how_and_how_near(edgespec: Run, tmp_path: Path)
     said = json.loads(edgespec("info", folder, "--json").out)
     assert (said["precision"], said["accuracy_level"], said["block_size"]) == ("int4", 4, 32)
     assert said["kl_against_fp32"] == 0.003
+    assert "kl against fp32" in edgespec("info", folder).out
+
+
+def test_a_draft_in_the_folder_is_told_and_what_float32_has_not_is_left_out(
+    edgespec: Run, tmp_path: Path
+) -> None:
+    folder = write_in_place_folder(tmp_path)
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    assert json.loads(edgespec("info", folder, "--json").out)["draft"] == {}
+    (folder / "draft").mkdir()
+    dataclasses.replace(manifest, precision="int4", parity={"kl": 0.003}).write(folder / "draft")
+    said = json.loads(edgespec("info", folder, "--json").out)["draft"]
+    layers = manifest.num_layers
+    assert (said["precision"], said["layers"], said["kl_against_fp32"]) == ("int4", layers, 0.003)
+    told = edgespec("info", folder).out
+    assert "precision int4" in told
+    assert "accuracy level" not in told
 
 
 def test_weights_beside_the_graph_count(edgespec: Run, tmp_path: Path) -> None:

@@ -502,7 +502,7 @@ def test_the_law_would_notice_a_wrong_rewind(
     """With a fault planted, texts differ: the tests above are not green for want of teeth."""
     model: EdgeGenerator = request.getfixturevalue(model_name)
     faulty = fault(model.session, model.folder.manifest, model.max_length)
-    monkeypatch.setattr(model, "model", faulty)
+    monkeypatch.setattr(model._loading, "_model", faulty)
     differ = [
         prompt
         for prompt in prompts(5, seed=29)

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Protocol
 
@@ -97,6 +98,8 @@ class StepCosts:
     """
 
     _FIRST_TOLD = 16
+    _LOOK_EVERY = 64
+    """Forwards."""
 
     def __init__(
         self,
@@ -129,6 +132,11 @@ class StepCosts:
         if self._added == self._tell_at:
             self._tell_at *= 2
             self._tell(self._medians)
+
+    @property
+    def is_time_to_look(self) -> bool:
+        """Whether the next forward should tell what more rows than usual cost by now."""
+        return self._added % self._LOOK_EVERY == self._LOOK_EVERY // 2
 
     @property
     def knows_plain(self) -> bool:
@@ -165,7 +173,8 @@ class AutoBudget:
         expected tokens / expected seconds,   1 + sum over i of (a_1 ... a_i)  /  t(k + 1) + k d
 
     is verified, where d is the generator's own time a candidate. It may be 0: then only every
-    2nd, 4th, ... such proposal is tried, to see whether the text has changed.
+    2nd, 4th, ... such proposal is tried, to see whether the text has changed. And every 64th
+    forward reads twice as many as seem to pay, or a cost that a busy machine made high would stay.
 
     Whatever is expected, what asking has brought is counted too: the tokens of each round at the
     price of plain steps against the seconds that it took, the generator's own included, even where
@@ -188,6 +197,7 @@ class AutoBudget:
         self._read_prompt = False
         self._drafts_s: deque[float] = deque(maxlen=7)  # of one candidate
         self._are_drawn = False
+        self._source: str | None = None  # of the last proposal
         self._wait = 1
         self._skipped = 0
         self._due = False
@@ -211,9 +221,10 @@ class AutoBudget:
         draft_s = median(self._drafts_s)
         if draft_s < 0.02 * self._costs.table()[0] and not self._are_drawn:
             return MOST_CANDIDATES
-        best = self._best(MOST_CANDIDATES, NO_CANDIDATES, draft_s)
+        likely = replace(NO_CANDIDATES, source=self._source)
+        best = self._best(MOST_CANDIDATES, likely, draft_s)
         self._due = not best and self._is_probe_due()
-        return best or int(self._due)
+        return self._stretched(best) or int(self._due)
 
     def choose(self, candidates: Candidates) -> int:
         """The best number of these candidates to verify; what finding them took is spent."""
@@ -227,7 +238,11 @@ class AutoBudget:
         if not best and (self._due or self._is_probe_due()):
             best = 1
         self._due = False
-        return best
+        return min(self._stretched(best), proposed)
+
+    def _stretched(self, best: int) -> int:
+        """The number that seems best, at times twice that: a cost measured once may be wrong."""
+        return min(2 * best + 1, MOST_CANDIDATES) if best and self._costs.is_time_to_look else best
 
     def learn(
         self,
@@ -246,6 +261,7 @@ class AutoBudget:
             if self._read_prompt:
                 self._drafts_s.append(draft_s / len(candidates.tokens))
             self._are_drawn = candidates.draft_probs is not None
+            self._source = candidates.source
         self._read_prompt = self._read_prompt or self._asked > 0 or len(candidates.tokens) > 0
         if not chosen:
             return
@@ -289,6 +305,6 @@ class AutoBudget:
             rate = expected / (table[k] + k * draft_s)
             if rate > best_rate:
                 best, best_rate = k, rate
-            elif chance < self._UNLIKELY or rate < 0.5 * best_rate:
-                break  # no more will pay again
+            elif chance < self._UNLIKELY:
+                break
         return best

@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from edgespec.arrays import TokenIds
 from edgespec.budget import MOST_CANDIDATES
 from edgespec.candidates.base import CandidateGenerator
 from edgespec.candidates.grammar import GrammarCandidateGenerator
@@ -13,17 +14,35 @@ from edgespec.candidates.mixed import MixedCandidateGenerator
 from edgespec.candidates.ngram_cache import NgramCacheCandidateGenerator
 from edgespec.candidates.prompt_lookup import PromptLookupCandidateGenerator
 from edgespec.candidates.suffix import SuffixCandidateGenerator
-from edgespec.drafting import draft_candidates
+from edgespec.drafting import LoadedModel, draft_candidates
 from edgespec.guided import Guide
 from edgespec.ngram_store import NgramStore
 from edgespec.options import Options
+from edgespec.prompt import Prompt
 
-if TYPE_CHECKING:
-    from edgespec.generator import EdgeGenerator  # which imports this file
+
+class Target(LoadedModel, Protocol):
+    """The model whose text it is.
+
+    Attributes:
+        candidate_generator: Proposes where a call names nobody.
+    """
+
+    candidate_generator: CandidateGenerator | None
+
+    @property
+    def draft(self) -> LoadedModel | None:
+        """The draft model that proposes where a call names nobody."""
+
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
+        """The prompt's token ids [T]."""
+
+    def open_draft(self, draft: Any, *, universal: bool = False) -> LoadedModel:
+        """The draft model that is meant, loaded once."""
 
 
 def get_candidate_generator(
-    target: "EdgeGenerator", options: Options, prompt_length: int, guide: Guide | None = None
+    target: Target, options: Options, prompt_length: int, guide: Guide | None = None
 ) -> CandidateGenerator | None:
     """Who proposes candidates for ``target`` in one call.
 
@@ -59,9 +78,7 @@ def get_candidate_generator(
     return generator
 
 
-def _named(
-    target: "EdgeGenerator", options: Options, prompt_length: int
-) -> Iterator[CandidateGenerator]:
+def _named(target: Target, options: Options, prompt_length: int) -> Iterator[CandidateGenerator]:
     """The generators that a call asks for."""
     if options.candidate_generator is not None:
         yield options.candidate_generator
@@ -81,7 +98,7 @@ def _named(
 
 
 def _made_with(
-    target: "EdgeGenerator", options: Options, prompt_length: int
+    target: Target, options: Options, prompt_length: int
 ) -> Iterator[CandidateGenerator]:
     """The generator that a model uses in calls that say nothing of it."""
     if target.candidate_generator is not None:
@@ -90,18 +107,18 @@ def _made_with(
         yield draft_candidates(target.draft, target, options, prompt_length)
 
 
-def _lookup(target: "EdgeGenerator", options: Options) -> CandidateGenerator:
+def _lookup(target: Target, options: Options) -> CandidateGenerator:
     """Prompt lookup as a call asks for it."""
     return PromptLookupCandidateGenerator(
         options.prompt_lookup_num_tokens or MOST_CANDIDATES,
         options.max_matching_ngram_size,
         options.min_matching_ngram_size,
         options.prompt_lookup_policy,
-        [target.encode(text, add_special_tokens=False) for text in options.lookup_references],
+        [target.encode(r, add_special_tokens=False) for r in options.lookup_references if len(r)],
     )
 
 
-def _ngrams(target: "EdgeGenerator", options: Options) -> CandidateGenerator:
+def _ngrams(target: Target, options: Options) -> CandidateGenerator:
     """N-grams as a call asks for them, from stores of the target's own tokens."""
     tokenizer_sha256 = None if target.tokenizer is None else target.tokenizer.sha256()
     stores = {"ngram_corpus": options.ngram_corpus, "ngram_past": options.ngram_past}

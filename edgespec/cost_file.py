@@ -23,7 +23,7 @@ def cache_folder() -> Path | None:
     """
     said = os.environ.get(VARIABLE)
     if said is not None:
-        return Path(said).expanduser() if said else None
+        return Path(os.path.expanduser(said)) if said else None  # Path's raises for unknown users
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
         return Path(local, "edgespec", "Cache") if local else None

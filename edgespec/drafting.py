@@ -1,7 +1,7 @@
 """Which generator lets a draft model propose for its target."""
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from edgespec.candidates.assisted import AssistedCandidateGenerator, DraftModel
 from edgespec.candidates.base import CandidateGenerator
@@ -9,12 +9,37 @@ from edgespec.candidates.grammar import GrammarCandidateGenerator
 from edgespec.candidates.mixed import MixedCandidateGenerator
 from edgespec.candidates.universal import UniversalAssistedCandidateGenerator
 from edgespec.logits import make_draft_pick
+from edgespec.model import CausalLM
 from edgespec.model_folder import ModelFolder, draft_folder, open_model_folder
 from edgespec.options import Options
+from edgespec.session import Session
 from edgespec.tokenizer import Tokenizer, require_same_token_ids, same_token_ids, sha256_of
 
-if TYPE_CHECKING:
-    from edgespec.generator import Draft, EdgeGenerator  # which imports this file
+
+class LoadedModel(Protocol):
+    """What a target and its drafts show of themselves.
+
+    Attributes:
+        folder: What lies beside the graph.
+        tokenizer: Its tokenizer, if it has one.
+        max_length: The most tokens of a text, or None without a limit.
+    """
+
+    folder: ModelFolder
+    tokenizer: Tokenizer | None
+    max_length: int | None
+
+    @property
+    def session(self) -> Session:
+        """The graph."""
+
+    @property
+    def model(self) -> CausalLM:
+        """The graph with a cache behind it."""
+
+    @property
+    def known_ids(self) -> int:
+        """Token ids below it stand for something."""
 
 
 def draft_models(candidates: CandidateGenerator | None) -> list[DraftModel]:
@@ -29,7 +54,9 @@ def draft_models(candidates: CandidateGenerator | None) -> list[DraftModel]:
 
 
 def require_fitting_tokenizer(
-    draft: "Draft", target: ModelFolder, tokenizer: Tokenizer | None
+    draft: LoadedModel | str | PathLike[str] | bool,
+    target: ModelFolder,
+    tokenizer: Tokenizer | None,
 ) -> None:
     """Refuse a draft for its tokenizer before its weights are loaded.
 
@@ -59,7 +86,7 @@ def require_fitting_tokenizer(
 
 
 def draft_candidates(
-    draft: "EdgeGenerator", target: "EdgeGenerator", options: Options, prompt_length: int
+    draft: LoadedModel, target: LoadedModel, options: Options, prompt_length: int
 ) -> CandidateGenerator:
     """The candidates of ``draft`` for ``target``, in one call.
 
@@ -97,7 +124,7 @@ def draft_candidates(
         width=target.model.vocab_size,
         pick=pick,
         eos_token_ids=draft.folder.manifest.eos_token_ids,
-        target_eos_token_ids=options.eos_token_id,
+        target_eos_token_ids=[t for t in options.eos_token_id if 0 <= t < target.known_ids],
         max_length=draft.max_length,
         assistant_confidence_threshold=threshold,
         reuse_prefix=options.reuse_prefix,

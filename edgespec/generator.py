@@ -1,9 +1,10 @@
 """EdgeGenerator: text in, text out."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from edgespec.arrays import TokenIds
 from edgespec.budgeting import Budgets
@@ -16,6 +17,7 @@ from edgespec.defaults import resolve
 from edgespec.drafting import require_fitting_tokenizer
 from edgespec.errors import TokenizerError, VocabularyMismatchError
 from edgespec.exact import InPairs, require_exact
+from edgespec.loading import Loading
 from edgespec.model import CausalLM
 from edgespec.model_folder import (
     ModelFolder,
@@ -25,9 +27,8 @@ from edgespec.model_folder import (
 )
 from edgespec.options import GenerateOptions, Options
 from edgespec.prefixes import Prefixes
-from edgespec.probe import probe
 from edgespec.prompt import Batch, Prompt, as_row, is_batch
-from edgespec.session import Session, require_onnxruntime
+from edgespec.session import Session
 from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
 from edgespec.stopping import FinishReason
@@ -113,13 +114,15 @@ class EdgeGenerator:
             "universal_draft": universal_draft,
             "candidate_generator": candidate_generator,
         }
-        if max_length is not None and max_length < 2:
-            raise ValueError(f"max_length must be at least 2, got {max_length}")
+        if max_length is not None and not (isinstance(max_length, int) and max_length >= 2):
+            raise ValueError(f"max_length must be at least 2, got {max_length!r}")
+        if draft is False:
+            draft = None
         if draft is not None and candidate_generator is not None:
             raise ValueError(
                 "draft and candidate_generator exclude each other: both propose candidates"
             )
-        if universal_draft and draft in (None, False):
+        if universal_draft and draft is None:
             raise ValueError(
                 "universal_draft has no effect without draft=...; name the draft model"
             )
@@ -127,45 +130,42 @@ class EdgeGenerator:
         require_class(self.folder, "EdgeGenerator")
         own = self.folder.manifest.max_length
         self.max_length = min((n for n in (own, max_length) if n is not None), default=None)
-        self._shares_threads = draft not in (None, False)
         self.prefixes = Prefixes(self)
+        self._loading = Loading(
+            self.folder,
+            provider=provider,
+            threads=threads,
+            own_threads=own_threads,
+            share_threads=draft is not None,
+            max_length=self.max_length,
+            kept=self.prefixes.by_name,
+        )
         self.tokenizer = self._tokenizer()
-        if draft is not None and draft is not False and not universal_draft:
+        if draft is not None:
+            _require_draft(draft)
+        if draft is not None and not universal_draft:
             # Before anything is loaded: a pool that is shared cannot be given up again.
             require_fitting_tokenizer(draft, self.folder, self.tokenizer)
-        self._load()
+        self._loading.load()
         self._require_width()
         self.candidate_generator = candidate_generator
         self._budgets = Budgets()
         self._is_exact = False
         self._drafts: dict[str, EdgeGenerator] = {}
+        self._opening = threading.Lock()
         self.draft: EdgeGenerator | None = None
-        if draft is not None and draft is not False:
+        if draft is not None:
             self.draft = self.open_draft(draft, universal=universal_draft)
 
-    def _load(self) -> None:
-        """Load the graph, and put an empty cache behind it."""
-        require_onnxruntime(self.folder.graph, self.folder.manifest.min_onnxruntime)
-        self.session = Session(
-            self.folder.graph,
-            provider=self._made_with["provider"],
-            threads=self._made_with["threads"],
-            share_threads=self._shares_threads,
-            own_threads=self._made_with["own_threads"],
-        )
-        manifest, kept = self.folder.manifest, self.prefixes.by_name
-        self.model = CausalLM(self.session, manifest, self.max_length, kept)
-        if self.folder.made_by != "edgespec":  # ours were checked when they were exported
-            probe(self.model)
+    @property
+    def session(self) -> Session:
+        """The loaded graph; another one once it shares its threads with a draft."""
+        return self._loading.session
 
-    def _share_threads(self) -> None:
-        """Load the graph again, if it was loaded to run alone and is now to work in turn."""
-        if self._shares_threads or self._made_with["own_threads"]:
-            return
-        self._shares_threads = True
-        if not self.session.shares_threads:
-            del self.session, self.model  # so that the weights are not held twice
-            self._load()
+    @property
+    def model(self) -> CausalLM:
+        """That graph with a cache behind it."""
+        return self._loading.model
 
     def _tokenizer(self) -> Tokenizer | None:
         """The folder's tokenizer, if it has one: a graph alone takes token ids."""
@@ -193,8 +193,10 @@ class EdgeGenerator:
         The one in this model's folder may have another tokenizer: it was put there for this model.
 
         Raises:
+            ValueError: If ``draft`` is no model, or this one.
             VocabularyMismatchError: If its token ids are not this model's, unless ``universal``.
         """
+        _require_draft(draft)
         universal = universal or draft is True
         if draft is self:
             raise ValueError(
@@ -203,15 +205,7 @@ class EdgeGenerator:
         if isinstance(draft, EdgeGenerator):
             opened = draft
         else:
-            path = str(draft_folder(self.folder) if draft is True else draft)
-            if path not in self._drafts:
-                if not universal:
-                    require_fitting_tokenizer(draft, self.folder, self.tokenizer)
-                own = self._made_with["own_threads"]
-                self._drafts[path] = EdgeGenerator(
-                    path, provider=self.session.device, own_threads=own
-                )
-            opened = self._drafts[path]
+            opened = self._opened(draft, universal=universal)
         if not universal or same_token_ids(opened.tokenizer, self.tokenizer):
             require_same_token_ids(opened.tokenizer, self.tokenizer)
             if opened.model.vocab_size < self.known_ids:
@@ -219,9 +213,24 @@ class EdgeGenerator:
                     f"{opened.session.path} knows {opened.model.vocab_size} token ids and "
                     f"{self.session.path} {self.known_ids}; a draft must know all of its target's"
                 )
-        self._share_threads()
-        opened._share_threads()
+        self._loading.share_threads()
+        opened._loading.share_threads()
         return opened
+
+    def _opened(self, draft: str | PathLike[str] | bool, *, universal: bool) -> "EdgeGenerator":
+        """The draft in a folder, loaded once."""
+        path = str(draft_folder(self.folder) if isinstance(draft, bool) else draft)
+        with self._opening:
+            if path not in self._drafts:
+                if not universal:
+                    require_fitting_tokenizer(draft, self.folder, self.tokenizer)
+                self._drafts[path] = EdgeGenerator(
+                    path,
+                    provider=self.session.device,
+                    threads=self._made_with["threads"],
+                    own_threads=self._made_with["own_threads"],
+                )
+            return self._drafts[path]
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled by what it was made with: the copy loads the model again."""
@@ -280,21 +289,29 @@ class EdgeGenerator:
 
         What is wrong with the arguments is said here, before the first chunk.
         """
-        chosen = resolve(options, self._defaults(), has_draft=self.draft is not None)
+        chosen = resolve(options, self._defaults(), proposes=self._proposes)
         tokens = self.encode(prompt, add_special_tokens=chosen.add_special_tokens)
         chosen, guide = constrained(chosen, self.tokenizer, len(tokens))
         # First, as a draft that is used for the first time has this model loaded again.
         candidates = get_candidate_generator(self, chosen, len(tokens), guide)
+        model = self.model
         return Stream(
-            self._target(chosen),
+            self._target(model, chosen),
             self.tokenizer,
             tokens,
             self._fit(chosen, len(tokens)),
             known_ids=self.known_ids,
             candidates=candidates,
             budget=self._budgets.of(chosen, self.folder, self.session),
-            lock=self.model.lock,
+            lock=model.lock,
         )
+
+    @property
+    def _proposes(self) -> Literal["draft", "generator"] | None:
+        """Who proposes in calls that name nobody."""
+        if self.draft is not None:
+            return "draft"
+        return None if self.candidate_generator is None else "generator"
 
     def _defaults(self) -> dict[str, Any]:
         """What the model folder says of how to generate."""
@@ -351,23 +368,32 @@ class EdgeGenerator:
             )
         return replace(options, max_length=longest)
 
-    def _target(self, options: Options) -> TargetModel:
+    def _target(self, model: CausalLM, options: Options) -> TargetModel:
         """The model as the loop reads it.
 
         Raises:
             ExactnessError: If ``exact`` was asked for and the machine's kernels do not allow it.
         """
         if not options.exact:
-            return shortlisted(self.model, options, self.known_ids)
+            return shortlisted(model, options, self.known_ids)
         if not self._is_exact:
-            with self.model.lock:
-                require_exact(self.model)
+            with model.lock:
+                require_exact(model)
             self._is_exact = True
-        return InPairs(self.model)
+        return InPairs(model)
 
 
 Draft = EdgeGenerator | str | PathLike[str] | bool
 """A draft model: loaded, its folder, or True for the one that lies in its target's folder."""
+
+
+def _require_draft(draft: object) -> None:
+    """Refuse what is no draft model: a generator of candidates is often taken for one."""
+    if not isinstance(draft, EdgeGenerator | str | PathLike | bool):
+        raise ValueError(
+            "draft must be a model folder, an EdgeGenerator or True, got "
+            f"{type(draft).__name__}; what proposes without a model is a candidate_generator"
+        )
 
 
 def _make(made_with: dict[str, Any]) -> EdgeGenerator:

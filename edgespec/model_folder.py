@@ -52,7 +52,7 @@ class ModelFolder:
         names = {name[: size[0]].decode() for size, name in beside}
         digest = hashlib.sha256(content)
         for name in sorted(names):
-            with open(self.folder / name, "rb") as file:
+            with open(self.graph.parent / name, "rb") as file:
                 while piece := file.read(1 << 20):
                     digest.update(piece)
         return digest.hexdigest()

@@ -4,6 +4,7 @@ Names and meanings are transformers' own wherever it has them.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -249,11 +250,14 @@ class Options:
             lambda v: _is_natural(v) and v >= 1,
         )
         _check("suffix_max_spec_factor", self.suffix_max_spec_factor, "above 0", _above_zero)
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(name, getattr(self, name), "a number", math.isfinite)
+        _check("logit_bias", self.logit_bias, "numbers by token id", _is_bias)
         _check(
-            "suffix_min_token_prob",
-            self.suffix_min_token_prob,
-            "from 0 to 1",
-            lambda v: 0 <= v <= 1,
+            "candidate_generator",
+            self.candidate_generator,
+            "an object with get_candidates and update_candidate_strategy",
+            _is_generator_or_none,
         )
         for name, kind in (("ngram_past", NgramStore), ("suffix_past", PastOutputs)):
             value = getattr(self, name)
@@ -329,19 +333,32 @@ CONSTRAINTS = ("json_schema", "regex", "grammar")
 def _check(name: str, value: Any, expected: str, holds: Any) -> None:
     try:
         fine = bool(holds(value))
-    except TypeError:
+    except (TypeError, ValueError, AttributeError):
         fine = False
     if not fine:
         raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _is_natural(value: Any) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and int(value) >= 0
+    return _is_whole(value) and int(value) >= 0
 
 
 def _is_count_or_none(value: Any) -> bool:
     return value is None or (_is_natural(value) and value >= 1)
+
+
+def _is_bias(value: Any) -> bool:
+    return value is None or all(_is_whole(i) and float(b) == b for i, b in value.items())
+
+
+def _is_generator_or_none(value: Any) -> bool:
+    asked = ("get_candidates", "update_candidate_strategy")
+    is_one = not isinstance(value, type) and all(hasattr(value, name) for name in asked)
+    return value is None or is_one
 
 
 def _above_zero(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -106,8 +107,11 @@ def load_prefix(path: str | PathLike[str], read_by: Mapping[str, str]) -> tuple[
             name = str(said["name"])
     except OSError as error:
         raise PrefixFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    # What NumPy, the archive and the JSON in it raise where bytes are missing or wrong.
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
+    # What NumPy, the archive (one of another form too) and its JSON raise for wrong bytes.
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError, EOFError),
+        *(RuntimeError, zipfile.BadZipFile, zlib.error),
+    ):
         raise PrefixFileError(
             f"{path} is no saved prefix, or a damaged one; save the prefix again"
         ) from None

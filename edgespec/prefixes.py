@@ -2,19 +2,27 @@
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from edgespec.arrays import TokenIds
 from edgespec.chat_template import Message
+from edgespec.drafting import LoadedModel
 from edgespec.exact import InPairs
 from edgespec.machine import processor
 from edgespec.prefix import Prefix, load_prefix, save_prefix
 from edgespec.prompt import Prompt
 
-if TYPE_CHECKING:
-    from edgespec.generator import EdgeGenerator  # which imports this file
+
+class Owner(LoadedModel, Protocol):
+    """The generator whose prefixes are kept."""
+
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenIds:
+        """The prompt's token ids [T]."""
+
+    def chat_prompt(self, messages: Sequence[Message], **variables: object) -> str:
+        """The prompt that a conversation makes."""
 
 
 class Prefixes:
@@ -31,7 +39,7 @@ class Prefixes:
         by_name: The prefixes.
     """
 
-    def __init__(self, generator: "EdgeGenerator") -> None:
+    def __init__(self, generator: Owner) -> None:
         """Keep nothing yet."""
         self.by_name: dict[str, Prefix] = {}
         self._generator = generator

@@ -125,8 +125,15 @@ class Stream:
         self._cancelled.set()
 
     def read_all(self) -> tuple[str, TokenIds, FinishReason]:
-        """Write to the end: the text, [N] its tokens, and why it ended."""
-        rounds = [self._round()]
+        """Write to the end: the text, [N] its tokens, and why it ended.
+
+        Raises:
+            ValueError: If the text was read already, or closed.
+        """
+        try:
+            rounds = [self._round()]
+        except StopIteration:
+            raise ValueError("the text was read already, or closed; start another one") from None
         while rounds[-1].finish_reason is None:
             rounds.append(self._round())
         self._rounds.close()

@@ -68,8 +68,20 @@ class Tokenizer:
         """Return the token ids [T] of ``text``.
 
         A beginning-of-text token that the text already spells out is not added a second time.
+
+        Raises:
+            ValueError: If the text holds half a character.
         """
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:  # of a text that is no UTF-8 (0.23, tried)
+            half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+            if half is None:
+                raise
+            raise ValueError(
+                f"the text holds {half!r}, which is half a character; read it as UTF-8 with "
+                "errors='replace'"
+            ) from None
         if add_special_tokens and len(ids) > 1 and ids[0] == ids[1]:
             bare = self._tokenizer.encode(text, add_special_tokens=False).ids
             if bare == ids[1 : 1 + len(bare)]:

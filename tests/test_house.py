@@ -31,7 +31,7 @@ FLOORS = (
     "model options decode prompt speech.features speech.vocabulary",
     "encoder stats drafting exact constraint defaults budgeting speech.resample speech.options",
     "encoder_decoder stream choosing prefixes probe shortlist",
-    "speech.audio speech.segments speech.rules",
+    "loading speech.audio speech.segments speech.rules",
     "speech.window generator",
     "seq2seq speech.transcriber",
     "speech.subtitles",

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -132,13 +133,14 @@ class Peer:
             raise ValueError(f"against must be one of {known}, got {name!r}")
         self.name = name
         self._python = python or sys.executable
+        self._last_said = ""
         command = [self._python, peer_process.__file__, name, model, str(threads)]
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.STDOUT,  # a pipe that nobody reads fills up, and the peer waits
                 text=True,
                 encoding="utf-8",
             )
@@ -150,8 +152,9 @@ class Peer:
         """Ask the process."""
         assert self._process.stdin is not None
         request = {"method": method, "prompt": prompt, "max_new_tokens": max_new_tokens}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: then it does not answer either
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         answer = self._answer()
         return Written(answer["text"], answer["tokens_per_s"], answer["prefill_s"])
 
@@ -164,13 +167,15 @@ class Peer:
         """The next line that is ours; libraries print what they like between."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(peer_process.MARK):
-                answer: dict[str, Any] = json.loads(line.removeprefix(peer_process.MARK))
+            said, mark, told = line.partition(peer_process.MARK)
+            if mark:
+                answer: dict[str, Any] = json.loads(told)
                 return answer
-        _, said = self._process.communicate()
-        last = said.strip().splitlines()[-1:] or [f"exit code {self._process.returncode}"]
+            self._last_said = said.strip() or self._last_said
+        self._process.communicate()
+        last = self._last_said or f"exit code {self._process.returncode}"
         remedy = ""
-        if last[0].startswith("ModuleNotFoundError"):
+        if last.startswith("ModuleNotFoundError"):
             package = peer_process.PEERS[self.name]
             remedy = f"; pip install {package} in some environment, and name its --peer-python"
-        raise EdgespecError(f"{self.name} failed under {self._python}: {last[0][:200]}{remedy}")
+        raise EdgespecError(f"{self.name} failed under {self._python}: {last[:200]}{remedy}")

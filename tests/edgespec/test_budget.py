@@ -225,3 +225,31 @@ class TestDrawn:
         assert asked[0] == FIRST_CANDIDATES
         assert set(asked[8:]) <= {0, 1}
         assert sum(asked[8:]) <= 8
+
+
+@pytest.mark.parametrize("source", [None, "AssistedCandidateGenerator"])
+def test_a_draft_that_is_right_is_asked_for_more_whatever_name_it_goes_by(
+    source: str | None,
+) -> None:
+    """A grammar or a mixture in front of a draft says who proposed."""
+    table = {rows: 1.0 + 0.05 * (rows - 1) for rows in range(1, 34)}
+    budget = AutoBudget(costs(table))
+    for _ in range(60):
+        count = budget.limit()
+        drafted = Candidates(np.zeros(count, np.int64), source=source)
+        chosen = budget.choose(drafted)
+        budget.learn(drafted, chosen, chosen, 0.3 * count, table[chosen + 1])
+    assert budget.limit() >= 8
+
+
+@pytest.mark.parametrize("known", [{1: 1.0, 6: 3.5}, {1: 1.0, 6: 30.0}, {1: 1.0, 2: 1.05, 3: 8.0}])
+def test_a_disturbed_measurement_does_not_last(known: dict[int, float]) -> None:
+    """A busy machine, or one that slept, once: a number that seems not to pay is tried again."""
+    table = {rows: 1.0 + 0.05 * (rows - 1) for rows in range(1, 34)}
+    budget = AutoBudget(StepCosts(known))
+    for _ in range(400):
+        drafted = proposal(min(budget.limit(), 10))
+        chosen = budget.choose(drafted)
+        budget.learn(drafted, chosen, chosen, 0.0, table[chosen + 1])
+    budget.limit()
+    assert budget.choose(proposal(10)) >= 9

@@ -49,6 +49,14 @@ def test_a_reference_may_be_a_text(text_model: EdgeGenerator) -> None:
     assert (result.text, result.stats.rounds) == ("defghijk", 1)
 
 
+def test_an_empty_reference_has_nothing_to_copy(text_model: EdgeGenerator) -> None:
+    """A file that is about to be written, say."""
+    several: list[Any] = ["", [""], ["", "defg"], [[]]]
+    for references in several:
+        result = text_model.generate("abc", max_new_tokens=4, lookup_references=references)
+        assert result.text == "defg"
+
+
 def test_lookup_and_draft_together_are_mixed(
     hash_model: EdgeGenerator, markov: EdgeGenerator
 ) -> None:
@@ -278,7 +286,7 @@ class TestForbiddenCandidates:
         self, markov: EdgeGenerator, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said = {"max_new_tokens": 12, "num_assistant_tokens": 5, **options}
-        plain = markov.generate(COUNTING, **said)
+        plain = markov.generate(COUNTING, lookup=False, **said)
         cut = markov.generate(COUNTING, lookup=True, **said)
         monkeypatch.setattr(stream, "make_bans", lambda *args, **kwargs: ())
         uncut = markov.generate(COUNTING, lookup=True, **said)

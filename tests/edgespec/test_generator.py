@@ -517,3 +517,41 @@ def test_options_that_shape_the_scores_agree_with_and_without_candidates(
             prompt, max_new_tokens=16, lookup=True, num_assistant_tokens=budget, **way
         )
         assert fast.tokens.tolist() == plain.tokens.tolist(), way
+
+
+@pytest.mark.parametrize("wrong", [5, PromptLookupCandidateGenerator(), ["a", "b"]])
+def test_what_is_no_draft_model_is_refused(models: Path, wrong: Any) -> None:
+    said = rf"^draft must be a model folder, an EdgeGenerator or True, got {type(wrong).__name__};"
+    with pytest.raises(ValueError, match=said):
+        EdgeGenerator(models / "markov", draft=wrong)
+    if not isinstance(wrong, list):  # of which a call may name several
+        with pytest.raises(ValueError, match=said):
+            EdgeGenerator(models / "markov").stream([3], max_new_tokens=2, draft=wrong)
+
+
+def test_no_draft_and_a_generator_go_together(models: Path) -> None:
+    lookup = PromptLookupCandidateGenerator()
+    EdgeGenerator(models / "markov", draft=False, candidate_generator=lookup)
+
+
+def test_what_is_no_length_is_refused(models: Path) -> None:
+    wrong: Any = "5"
+    with pytest.raises(ValueError, match=r"^max_length must be at least 2, got '5'$"):
+        EdgeGenerator(models / "markov", max_length=wrong)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_text_is_read_to_its_end_once(markov: EdgeGenerator, closed: bool) -> None:
+    stream = markov.stream([5], max_new_tokens=3)
+    if closed:
+        stream.close()
+    else:
+        stream.read_all()
+    with pytest.raises(ValueError, match=r"^the text was read already, or closed; start another"):
+        stream.read_all()
+
+
+def test_half_a_character_is_named(text_model: EdgeGenerator) -> None:
+    """What the command line makes of an argument that is not UTF-8."""
+    with pytest.raises(ValueError, match=r"^the text holds '\\udc80', which is half a character;"):
+        text_model.generate("ab\udc80c", max_new_tokens=3)

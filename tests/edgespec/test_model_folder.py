@@ -3,6 +3,7 @@ import os
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 
 from edgespec import EdgeGenerator
@@ -287,3 +288,23 @@ class TestDraftInside:
             assert result.tokens.tolist() == plain.tokens.tolist()
         with pytest.raises(VocabularyMismatchError, match="universal_draft=True"):
             EdgeGenerator(folder, draft=folder / "draft")
+
+
+def test_weights_in_another_folder_than_the_configuration_are_part_of_the_digest(
+    tmp_path: Path,
+) -> None:
+    """transformers.js keeps its graphs in ``onnx/``, with their weights beside them."""
+    write_folder(tmp_path, HASH)
+    (tmp_path / "onnx").mkdir()
+    model = onnx.load(tmp_path / "model.onnx")
+    (tmp_path / "model.onnx").unlink()
+    graph = tmp_path / "onnx" / "model.onnx"
+    onnx.save(
+        model, graph, save_as_external_data=True, location="model.onnx_data", size_threshold=0
+    )
+    folder = open_model_folder(tmp_path)
+    assert folder.folder != folder.graph.parent
+    before = folder.sha256()
+    weights = tmp_path / "onnx" / "model.onnx_data"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    assert folder.sha256() != before

@@ -141,6 +141,32 @@ def test_none_is_as_good_as_leaving_an_option_out(name: str) -> None:
             {"include_stop": True},
             "include_stop has no effect without stop=...; name a stop string",
         ),
+        ({"stop": [1]}, "stop must hold strings, got [1]"),
+        ({"stop": b"fg"}, "stop must hold strings, got b'fg'"),
+        ({"suppress_tokens": 5}, "suppress_tokens must hold whole numbers, got 5"),
+        ({"logits_processors": len}, f"logits_processors must hold functions, got {len!r}"),
+        ({"stopping_criteria": [3]}, "stopping_criteria must hold functions, got [3]"),
+        ({"lookup_references": 5}, "lookup_references must hold texts or token ids, got 5"),
+        ({"presence_penalty": "x"}, "presence_penalty must be a number, got 'x'"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty must be a number, got nan"),
+        ({"logit_bias": [1]}, "logit_bias must be numbers by token id, got [1]"),
+        ({"logit_bias": {"a": 1}}, "logit_bias must be numbers by token id, got {'a': 1}"),
+        ({"logit_bias": {1: "a"}}, "logit_bias must be numbers by token id, got {1: 'a'}"),
+        (
+            {"candidate_generator": PromptLookupCandidateGenerator},
+            "candidate_generator must be an object with get_candidates and "
+            f"update_candidate_strategy, got {PromptLookupCandidateGenerator!r}",
+        ),
+        (
+            {"num_assistant_tokens": 5},
+            "num_assistant_tokens has no effect where nobody proposes candidates; add lookup=True "
+            "or draft=..., or leave it out",
+        ),
+        (
+            {"num_assistant_tokens_schedule": "heuristic"},
+            "num_assistant_tokens_schedule has no effect where nobody proposes candidates; add "
+            "lookup=True or draft=..., or leave it out",
+        ),
         (
             {"lossy_typical_acceptance": 0.1},
             "lossy_typical_acceptance has no effect without do_sample=True; add that, or leave it "
@@ -192,3 +218,23 @@ def test_who_is_named_takes_the_place_of_the_models_own_lookup() -> None:
     assert resolve({}, model).wants("lookup")
     for given in ({"lookup": False}, {"suffix": True}, {"ngram_past": NgramStore()}):
         assert not resolve(given, model).wants("lookup")
+
+
+def test_a_number_of_candidates_may_stand_beside_what_refuses_them() -> None:
+    """One setting for all calls, and each says whether it speculates."""
+    assert resolve({"lookup": False, "num_assistant_tokens": 3}, {}).num_assistant_tokens == 3
+    for given in ({"lookup": True}, {"regex": "a+"}, {"ngram_past": NgramStore()}):
+        assert resolve({**given, "num_assistant_tokens": 3}, {}).num_assistant_tokens == 3
+    assert resolve({"num_assistant_tokens": 3}, {}, proposes="draft").num_assistant_tokens == 3
+    assert resolve({"num_assistant_tokens": 0}, {}).num_assistant_tokens == 0
+
+
+@pytest.mark.parametrize("given", [{"lookup": True}, {"lookup": False}, {"suffix": True}])
+def test_a_threshold_is_not_ignored_where_another_takes_the_models_drafts_place(
+    given: dict[str, Any],
+) -> None:
+    assert resolve(
+        {"assistant_confidence_threshold": 0.9}, {}, proposes="draft"
+    ).assistant_confidence_threshold
+    with pytest.raises(ValueError, match=r"^assistant_confidence_threshold has no effect without"):
+        resolve({**given, "assistant_confidence_threshold": 0.9}, {}, proposes="draft")

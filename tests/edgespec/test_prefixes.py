@@ -88,7 +88,7 @@ def test_dropping_frees_what_was_kept(models: Path) -> None:
 def test_kept_prefixes_outlive_a_model_that_is_loaded_again(models: Path) -> None:
     generator = EdgeGenerator(models / "in_place")
     generator.prefixes.keep("rules", SYSTEM)
-    generator._load()  # as the first call with a draft does
+    generator._loading.load()  # as the first call with a draft does
     assert written(generator, [*SYSTEM, 1])[1] == 40
 
 
@@ -140,6 +140,26 @@ class TestFiles:
         with pytest.raises(PrefixFileError, match=said):
             generator.prefixes.load(path)
         assert len(generator.prefixes) == 1
+
+    def test_no_byte_of_a_file_can_be_wrong_in_a_way_that_is_not_told(
+        self, models: Path, tmp_path: Path
+    ) -> None:
+        """Among them flags of the archive: encrypted, packed by another method, of a later form."""
+        generator, path = EdgeGenerator(models / "hash"), tmp_path / "rules.npz"
+        generator.prefixes.keep("rules", SYSTEM)
+        generator.prefixes.save("rules", path)
+        content = path.read_bytes()
+        about_archive = content.index(b"PK\x01\x02")
+        refused = 0
+        for at in range(about_archive, len(content)):
+            for change in (0xFF, 0x01, 0x08):
+                wrong = bytes([content[at] ^ change])
+                path.write_bytes(content[:at] + wrong + content[at + 1 :])
+                try:
+                    generator.prefixes.load(path)
+                except PrefixFileError:
+                    refused += 1
+        assert refused > 100
 
     def test_a_file_of_another_model_is_refused(self, models: Path, tmp_path: Path) -> None:
         path = tmp_path / "rules.npz"

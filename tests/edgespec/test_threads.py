@@ -209,6 +209,45 @@ def told(make):
         said = run(code, models / "hash", models / "markov").splitlines()
         assert said == ["True True", "True True"]
 
+    def test_a_model_that_cannot_join_the_pool_goes_on_alone(self, models: Path) -> None:
+        code = self.START + (
+            "one, two = EdgeGenerator(path, threads=1), EdgeGenerator(other)\n"
+            "EdgeGenerator(other, threads=2, draft=path)\n"
+            "print(told(lambda: one.stream([3, 9, 4], max_new_tokens=2, draft=two)))\n"
+            "print(one.generate([3, 9, 4], max_new_tokens=9).tokens.tolist())\n"
+        )
+        assert run(code, models / "hash", models / "markov").splitlines() == [
+            "threads must be 2, as many as the models of this process share, got 1",
+            str(oracle(HASH, [3, 9, 4], 9)),
+        ]
+
+    def test_others_may_use_a_model_while_it_is_loaded_to_share(self, models: Path) -> None:
+        code = self.START + (
+            "import threading, time\n"
+            "one = EdgeGenerator(path)\n"
+            "from edgespec.loading import Loading\n"
+            "load, wrong = Loading.load, []\n"
+            "def slow(self):\n"
+            "    time.sleep(0.5)\n"
+            "    load(self)\n"
+            "def write():\n"
+            "    try:\n"
+            "        for _ in range(50):\n"
+            "            one.generate([3, 9, 4], max_new_tokens=2)\n"
+            "            time.sleep(0.01)\n"
+            "    except Exception as error:\n"
+            "        wrong.append(repr(error))\n"
+            "writing = [threading.Thread(target=write) for _ in range(2)]\n"
+            "Loading.load = slow\n"
+            "for thread in writing:\n"
+            "    thread.start()\n"
+            "one.generate([3, 9, 4], max_new_tokens=2, draft=other)\n"
+            "for thread in writing:\n"
+            "    thread.join()\n"
+            "print(wrong, one.session.shares_threads)\n"
+        )
+        assert run(code, models / "hash", models / "markov") == "[] True"
+
     @pytest.mark.parametrize("more", ["", ", own_threads=True, draft=other"], ids=["alone", "own"])
     def test_models_with_threads_of_their_own_leave_other_sessions_alone(
         self, models: Path, more: str

@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,26 @@ def test_an_unknown_peer_and_a_missing_interpreter_are_named() -> None:
         Peer("vllm", "nowhere", python=None, threads=1)
     with pytest.raises(ValueError, match="no_such_python cannot be run"):
         Peer("genai", "nowhere", python="no_such_python", threads=1)
+
+
+def test_a_peer_may_talk_as_much_as_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warnings and progress bars fill a pipe that nobody reads, and then the peer waits."""
+    script = tmp_path / "peer.py"
+    script.write_text(
+        "import sys\n"
+        "sys.stderr.write('loading\\n' * 100_000)\n"
+        f"print('{peer_process.MARK}' + '{{\"methods\": [\"plain\"]}}', flush=True)\n"
+        "sys.exit('the engine is out of memory')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(peer_process, "__file__", str(script))
+    peer = Peer("genai", "nowhere", python=sys.executable, threads=1)
+    assert peer.methods == ("plain",)
+    peer._process.wait()
+    with pytest.raises(
+        EdgespecError, match=r"^genai failed under .*: the engine is out of memory$"
+    ):
+        peer.write("plain", "abc", 9)
+    peer.close()

@@ -2,6 +2,7 @@ import pickle
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -498,3 +499,17 @@ def test_only_shared_tokens_are_drawn_and_none_within_a_character(
     unfinished = np.array([*"def naï".encode()[:-1]])
     assert len(generator.get_candidates(unfinished, 5).tokens) == 0
     assert len(generator.get_candidates(np.array([*"def naï".encode()]), 5).tokens) == 5
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_an_end_token_that_the_target_lacks_is_not_proposed(
+    text_model: EdgeGenerator, tmp_path: Path, sample: bool
+) -> None:
+    """-1 stands for "none" in many a configuration."""
+    draft = write_folder(tmp_path, MARKOV, 300, tokenizer=pair_tokenizer(), eos=ord("k"))
+    for none in (-1, 999):
+        said: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": none}
+        said |= {"do_sample": sample, "temperature": 1e-3} if sample else {}
+        plain = text_model.generate("abcabc", lookup=False, **said)
+        result = text_model.generate("abcabc", draft=draft, universal_draft=True, **said)
+        assert result.tokens.tolist() == plain.tokens.tolist()

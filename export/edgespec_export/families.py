@@ -113,6 +113,8 @@ REFUSED: dict[str, str] = {
 ENCODER_DECODERS = {"t5": "text2text-generation", "whisper": "automatic-speech-recognition"}
 """The same for encoder-decoders, each with its task by optimum's name."""
 
+GGUF_SINCE = "5.0"
+"""The oldest transformers that GGUF files are exported with."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -122,11 +124,13 @@ def read_config(source: str) -> dict[str, Any]:
     Raises:
         ModelFolderError: If the folder has no readable ``config.json``.
         MissingExtraError: If ``source`` is a GGUF file and the packages for it are missing.
-        ExportError: If ``source`` is no folder, GGUF file or name that the hub gives out.
+        ExportError: If ``source`` is no folder, GGUF file or name that the hub gives out, or a
+            GGUF file that the installed transformers is too old for.
     """
     folder = Path(source)
     if gguf_file.is_gguf(folder):
         requirements.check_installed(requirements.GGUF)
+        _check_reads_gguf(folder)
         return gguf_file.config(gguf_file.read_header(folder))
     if folder.is_dir():
         path = folder / "config.json"
@@ -198,6 +202,16 @@ def _is_hybrid(config: dict[str, Any]) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     """(4, 57) for 4.57.6."""
     return tuple(int(part) for part in version.split(".")[:2])
+
+
+def _check_reads_gguf(path: Path) -> None:
+    """4.57 gives texts a bos that the file does not ask for, and another eos (tried)."""
+    installed = importlib.metadata.version("transformers")
+    if _numbers(installed) < _numbers(GGUF_SINCE):
+        raise ExportError(
+            f"{path} is a GGUF file, whose tokenizer transformers reads rightly from {GGUF_SINCE}, "
+            f'{installed} is installed; run: pip install "transformers>={GGUF_SINCE}"'
+        )
 
 
 def _fetch_config(name: str) -> Path:

@@ -236,3 +236,15 @@ def test_a_missing_gguf_package_is_named(
     )
     with pytest.raises(MissingExtraError, match="exporting needs gguf, not installed here"):
         families.read_config(str(file))
+
+
+def test_a_transformers_that_reads_other_tokens_is_refused(
+    tmp_path: Path, llama_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.metadata
+
+    file = write_gguf(tmp_path / "tiny.gguf", llama_checkpoint)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "4.57.6")
+    said = r"tokenizer transformers reads rightly from 5\.0, 4\.57\.6 is installed; run: pip"
+    with pytest.raises(ExportError, match=said):
+        families.read_config(str(file))

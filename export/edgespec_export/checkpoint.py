@@ -235,7 +235,8 @@ def _finish_gguf(model: PreTrainedModel, header: Header) -> None:
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+    # AttributeError: what 4.57 raises where there is no file of a tokenizer at all.
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise TokenizerError(
             f"{folder} has no tokenizer that can be loaded ({reason}); put its tokenizer.json there"

@@ -51,7 +51,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_neo": Family("local attention in every second layer"),
     "gpt_neox": Family(),
     "gpt_oss": Family("attention sinks, experts", since="5.0", terms=("sinks",)),
-    "gptj": Family(),
+    "gptj": Family(since="5.0"),
     "granite": Family(),
     "granitemoe": Family("experts", since="5.0"),
     "granitemoehybrid": Family("Granite 4 without Mamba layers (micro, 1B, 350M)", since="5.0"),
@@ -68,7 +68,7 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(),
     "olmo3": Family("sliding window in most layers", since="5.0"),
     "olmoe": Family("experts", since="5.0"),
-    "opt": Family("learned positions"),
+    "opt": Family("learned positions", since="5.0"),
     "persimmon": Family(since="5.0"),
     "phi": Family(),
     "phi3": Family("Phi-3 to Phi-4"),
@@ -77,7 +77,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": Family("experts", since="5.0"),
     "seed_oss": Family(since="5.0"),
     "smollm3": Family("every fourth layer without positions"),
-    "stablelm": Family(),
+    "stablelm": Family(since="5.0"),
     "starcoder2": Family(),
 }
 """By ``model_type``: whatever a test compares with transformers."""

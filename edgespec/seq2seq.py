@@ -130,7 +130,9 @@ class EdgeSeq2Seq:
         """
         said = {n: v for n, v in self.model.folder.generation_config.items() if v is not None}
         chosen = resolve(
-            options, {"eos_token_id": self.model.folder.manifest.eos_token_ids, **said}
+            options,
+            {"eos_token_id": self.model.folder.manifest.eos_token_ids, **said},
+            proposes=None if self.draft is None else "draft",
         )
         for name in ("exact", "universal_draft"):
             if getattr(chosen, name):

@@ -107,8 +107,8 @@ class TestFaults:
         said = str(raised.value)
         assert said.startswith(f"{path} cannot verify candidates: {FAULTS[fault][1]}")
         assert said.endswith(
-            "; export it again (edgespec export MODEL), or leave lookup, draft and "
-            "candidate_generator out"
+            "; export it again (edgespec export MODEL), or leave lookup, ngram, "
+            "suffix, draft and candidate_generator out"
         )
 
     def test_plain_decoding_works(self, fault: str, tmp_path: Path) -> None:

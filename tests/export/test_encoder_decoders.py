@@ -156,7 +156,7 @@ def test_what_is_only_for_decoders_is_refused(
 
 def test_t5_writes_what_transformers_writes(exported: dict[str, Path]) -> None:
     source = np.random.default_rng(0).integers(3, 270, 30).tolist()
-    model = EdgeSeq2Seq(exported["t5"].with_name("t5 out"), own_threads=True)
+    model = EdgeSeq2Seq(exported["t5"].with_name("t5 out"))
     expected = _greedy("T5ForConditionalGeneration", exported["t5"], source, model.model.known_ids)
     for lookup in (False, True):
         found = model.generate(
@@ -194,8 +194,8 @@ def test_a_decoder_alone_drafts_for_the_whole(exported: dict[str, Path]) -> None
     target = exported["whisper"].with_name("whisper out")
     draft = exported["whisper"].with_name("whisper, decoder alone out")
     sound = np.random.default_rng(0).standard_normal(16_000).astype(np.float32).clip(-1, 1)
-    plain = EdgeTranscriber(target, own_threads=True)
-    assisted = EdgeTranscriber(target, draft=draft, own_threads=True)
+    plain = EdgeTranscriber(target)
+    assisted = EdgeTranscriber(target, draft=draft)
     options: dict[str, Any] = {"temperature": 0.0, "no_speech_threshold": None}
     expected = plain.transcribe(sound, **options)
     found = assisted.transcribe(sound, num_assistant_tokens=3, **options)

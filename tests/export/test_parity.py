@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import edgespec_export
 import numpy as np
@@ -99,8 +100,8 @@ def test_an_export_that_fails_the_gate_leaves_no_folder(
 
     write = weights.write_model
 
-    def write_damaged(model: object, path: Path) -> None:
-        write(model, path)  # type: ignore[arg-type]
+    def write_damaged(model: Any, path: Path, **options: Any) -> None:
+        write(model, path, **options)
         damaged = onnx.load(path)
         change_scale(damaged)
         onnx.save(damaged, path)

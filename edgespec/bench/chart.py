@@ -66,10 +66,11 @@ def _costs(axes: Any, report: Report) -> None:
 
 
 def _acceptance(axes: Any, report: Report) -> None:
-    for engine, method in report.ways:
+    for i, (engine, method) in enumerate(report.ways):
         shares = report.acceptance_by_position(engine, method)
         if shares:
-            axes.plot(range(1, len(shares) + 1), shares, "o-", markersize=3, label=method)
+            line = range(1, len(shares) + 1), shares, "o-"
+            axes.plot(*line, color=f"C{i}", markersize=3, label=method)  # the bars' own colours
     axes.set(xlabel="position of the candidate", ylabel="share that stood", ylim=(0, 1.05))
     if axes.lines:
         axes.legend(fontsize=8)

@@ -27,7 +27,7 @@ from edgespec.model_folder import (
 )
 from edgespec.options import GenerateOptions, Options
 from edgespec.prefixes import Prefixes
-from edgespec.prompt import Batch, Prompt, as_row, is_batch
+from edgespec.prompt import Batch, Prompt, as_row, is_batch, require_ids
 from edgespec.session import Session
 from edgespec.shortlist import shortlisted
 from edgespec.stats import Stats
@@ -335,15 +335,7 @@ class EdgeGenerator:
             tokens = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         else:
             tokens = as_row(prompt)
-        if not len(tokens):
-            raise ValueError("prompt must hold at least one token, got an empty one")
-        wrong = tokens[(tokens < 0) | (tokens >= self.model.vocab_size)]
-        if wrong.size:
-            raise ValueError(
-                f"prompt holds the token id {wrong[0]}, but the model's ids are below "
-                f"{self.model.vocab_size}"
-            )
-        return tokens
+        return require_ids(tokens, self.model.vocab_size)
 
     def _fit(self, options: Options, prompt_length: int) -> Options:
         """``options`` with ``max_length`` set: the nearest of all limits.

@@ -30,6 +30,22 @@ def as_row(prompt: Sequence[int] | TokenIds) -> TokenIds:
     return tokens.astype(np.int64)
 
 
+def require_ids(tokens: TokenIds, vocab_size: int) -> TokenIds:
+    """``tokens`` [T], if there are any and all are ids of a model.
+
+    Raises:
+        ValueError: If not.
+    """
+    if not len(tokens):
+        raise ValueError("prompt must hold at least one token, got an empty one")
+    wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if wrong.size:
+        raise ValueError(
+            f"prompt holds the token id {wrong[0]}, but the model's ids are below {vocab_size}"
+        )
+    return tokens
+
+
 def is_batch(prompt: Prompt | Batch) -> TypeGuard[Batch]:
     """Whether a prompt is several texts."""
     return (

@@ -17,7 +17,7 @@ from edgespec.errors import ModelFolderError
 from edgespec.generator import EdgeGenerator, Result
 from edgespec.model_folder import draft_folder
 from edgespec.options import GenerateOptions, Options
-from edgespec.prompt import Batch, Prompt, as_row, is_batch
+from edgespec.prompt import Batch, Prompt, as_row, is_batch, require_ids
 from edgespec.stream import Stream
 
 if TYPE_CHECKING:
@@ -166,15 +166,7 @@ class EdgeSeq2Seq:
             tokens = encode(text, add_special_tokens=add_special_tokens)
         else:
             tokens = as_row(text)
-        if not len(tokens):
-            raise ValueError("prompt must hold at least one token, got an empty one")
-        wrong = tokens[(tokens < 0) | (tokens >= self.model.model.vocab_size)]
-        if wrong.size:
-            raise ValueError(
-                f"prompt holds the token id {wrong[0]}, but the model's ids are below "
-                f"{self.model.model.vocab_size}"
-            )
-        return tokens
+        return require_ids(tokens, self.model.model.vocab_size)
 
     def _fit(self, options: Options) -> Options:
         """``options`` with ``max_length`` set: the nearest of all limits, the first token in it."""

@@ -5,6 +5,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from edgespec_export import graph as g
+from edgespec_export.cache_layouts import base
 
 
 def distance_bias(graph: ir.Graph, node: ir.Node, table: ir.Value) -> ir.Value:
@@ -21,11 +22,9 @@ def distance_bias(graph: ir.Graph, node: ir.Node, table: ir.Value) -> ir.Value:
     inputs = {value.name: value for value in graph.inputs}
     assert table.shape is not None
     heads = table.shape[1]
-    whole = ir.DataType.INT64
-    length = g.insert_before(node, "Shape", [inputs["attention_mask"]], start=1, end=2, dtype=whole)
-    length = g.insert_before(node, "Squeeze", [length])
-    nought, one = (g.add_constant(graph, f"number_{n}", _number(n)) for n in (0, 1))
-    keys = g.insert_before(node, "Range", [nought, length, one], dtype=whole)  # [P]
+    length = base.length_of(node, inputs["attention_mask"], 1)
+    keys = base.count_to(graph, node, length)  # [P]
+    nought = g.add_constant(graph, "nought", _number(0))
     axis = g.add_ints(graph, [2])
     queries = g.insert_before(node, "Unsqueeze", [inputs["position_ids"], axis])  # [1, S, 1]
     back = g.insert_before(node, "Sub", [queries, keys])
